@@ -1,0 +1,275 @@
+//! The settings of a scheduler, and their checks.
+
+use crate::capacity::Capacity;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::error::BuildError;
+use crate::fanout::Executor;
+use crate::manual::ManualClock;
+use crate::runtime;
+use crate::scheduler::Scheduler;
+use crate::service::{Callback, Core, PanicHook, ShardReport, SpareBatches};
+use crate::shard::{Shard, Tick};
+use crate::stripe;
+use crossbeam_utils::CachePadded;
+use std::any::Any;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const TICK_MIN: Duration = Duration::from_micros(10);
+const TICK_MAX: Duration = Duration::from_secs(3600);
+const SHARDS_MAX: usize = 1024;
+const FIRST_TICK_MAX: u64 = 1 << 63;
+/// Vectors of expired timers kept for reuse.
+const SPARE_BATCHES: usize = 64;
+
+/// Where the workers run. Pinning is best effort: what became of it stands in [`Stats::shards`](crate::Stats::shards).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Pinning {
+    /// One core per worker, if there are enough.
+    #[default]
+    Auto,
+    /// Wherever the system likes.
+    Off,
+    /// These cores in turn, by the system's numbers.
+    Cores(Vec<usize>),
+}
+
+/// The settings of a [`Scheduler`]; made by [`Scheduler::builder`].
+///
+/// ```
+/// use shardwheel::{Pinning, Scheduler};
+/// use std::time::Duration;
+///
+/// let scheduler = Scheduler::builder()
+///     .tick(Duration::from_micros(500))
+///     .shards(2)
+///     .pinning(Pinning::Off)
+///     .capacity(1_000_000)
+///     .on_panic(|key: &u64, _payload| eprintln!("the callback of {key} panicked"))
+///     .build(|key: &u64, name: String| println!("{key}: {name}"))?;
+/// # drop(scheduler);
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
+#[must_use]
+pub struct Builder<K, V, S = RandomState> {
+    tick: Duration,
+    shards: Option<usize>,
+    pinning: Pinning,
+    capacity: Option<usize>,
+    executor: Option<Executor>,
+    hasher: S,
+    on_panic: Option<PanicHook<K>>,
+    first_tick: u64,
+    value: PhantomData<fn(V)>,
+}
+
+impl<K, V, S> fmt::Debug for Builder<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("tick", &self.tick)
+            .field("shards", &self.shards)
+            .field("pinning", &self.pinning)
+            .field("capacity", &self.capacity)
+            .field("executor", &self.executor)
+            .field("first_tick", &self.first_tick)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, V> Builder<K, V> {
+    pub(crate) fn new() -> Self {
+        Self {
+            tick: Duration::from_millis(1),
+            shards: None,
+            pinning: Pinning::Auto,
+            capacity: None,
+            executor: None,
+            hasher: RandomState::new(),
+            on_panic: None,
+            first_tick: 0,
+            value: PhantomData,
+        }
+    }
+}
+
+impl<K, V, S> Builder<K, V, S> {
+    /// The quantum of time: timers fire at most so much late, and a worker with something to do wakes up so often.
+    /// Default 1 ms; accepted 10 us to 1 h.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// The number of shards, each with a worker thread of its own. Default: the cores that this process may run on;
+    /// accepted 1 to 1024.
+    pub fn shards(mut self, count: usize) -> Self {
+        self.shards = Some(count);
+        self
+    }
+
+    /// Where the workers run. Default [`Pinning::Auto`].
+    pub fn pinning(mut self, pinning: Pinning) -> Self {
+        self.pinning = pinning;
+        self
+    }
+
+    /// The most timers that may be pending; one more is refused with [`ScheduleError::Full`](crate::ScheduleError::Full).
+    /// Default: no bound but memory and 2^28 timers a shard; accepted 1 or more.
+    ///
+    /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer fires at the very same
+    /// moment and somebody else takes its room, the bound is exceeded by one until the next timer ends.)
+    pub fn capacity(mut self, most_pending: usize) -> Self {
+        self.capacity = Some(most_pending);
+        self
+    }
+
+    /// Who runs the callbacks. Default: a rayon pool of the scheduler's own, with a thread per core.
+    pub fn executor(mut self, executor: Executor) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
+    /// How keys are hashed. Default: [`RandomState`], which an attacker who chooses the keys cannot predict.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
+        Builder {
+            tick: self.tick,
+            shards: self.shards,
+            pinning: self.pinning,
+            capacity: self.capacity,
+            executor: self.executor,
+            hasher,
+            on_panic: self.on_panic,
+            first_tick: self.first_tick,
+            value: PhantomData,
+        }
+    }
+
+    /// Called with the key and the panic's payload when a callback has panicked. Panics are counted in any case.
+    pub fn on_panic(mut self, hook: impl Fn(&K, Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
+        self.on_panic = Some(Box::new(hook));
+        self
+    }
+
+    /// The number of the first tick: lets tests begin at an uptime that nobody can wait for. Default 0; accepted up to
+    /// 2^63.
+    pub fn first_tick(mut self, tick: u64) -> Self {
+        self.first_tick = tick;
+        self
+    }
+}
+
+impl<K, V, S> Builder<K, V, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + 'static,
+    S: BuildHasher,
+{
+    /// Starts the scheduler. `callback` gets each timer's key and value when it fires, on the executor.
+    ///
+    /// # Errors
+    /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
+    pub fn build(self, callback: impl Fn(&K, V) + Send + Sync + 'static) -> Result<Scheduler<K, V, S>, BuildError> {
+        self.check()?;
+        let executor = match &self.executor {
+            Some(executor) => executor.clone(),
+            None => Executor::Rayon(Arc::new(own_pool()?)),
+        };
+        let clock = Clock::system(self.tick, Tick(self.first_tick));
+        let (core, hasher, pinning) = self.into_core(clock, executor, Box::new(callback));
+        let threads = runtime::start(&core, &pinning)?;
+        Ok(Scheduler::new(core, hasher, threads))
+    }
+
+    /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the past.
+    ///
+    /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
+    /// [`ManualClock::advance`] returns; the executor and pinning settings are not used.
+    ///
+    /// ```
+    /// use shardwheel::Scheduler;
+    /// use std::time::Duration;
+    ///
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|key: &&str, _: ()| println!("{key}"))?;
+    /// scheduler.schedule("tea", Duration::from_secs(240)).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(239)), 0);
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build_manual(
+        self,
+        callback: impl Fn(&K, V) + Send + Sync + 'static,
+    ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
+        self.check()?;
+        let clock = Clock::manual(self.tick, Tick(self.first_tick));
+        let (core, hasher, _) = self.into_core(clock, Executor::Inline, Box::new(callback));
+        let clock = ManualClock::new(Arc::clone(&core));
+        Ok((Scheduler::new(core, hasher, Vec::new()), clock))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        if self.tick < TICK_MIN || self.tick > TICK_MAX {
+            return Err(BuildError::Tick(self.tick));
+        }
+        if let Some(count) = self.shards.filter(|&count| count == 0 || count > SHARDS_MAX) {
+            return Err(BuildError::Shards(count));
+        }
+        if self.capacity == Some(0) {
+            return Err(BuildError::Capacity(0));
+        }
+        if self.first_tick > FIRST_TICK_MAX {
+            return Err(BuildError::FirstTick(self.first_tick));
+        }
+        self.check_cores()
+    }
+
+    fn check_cores(&self) -> Result<(), BuildError> {
+        let Pinning::Cores(cores) = &self.pinning else { return Ok(()) };
+        if cores.is_empty() {
+            return Err(BuildError::NoCores);
+        }
+        let available = runtime::available_cores();
+        // Where the system does not tell its cores, pinning is tried, and `stats` tells.
+        match cores.iter().find(|core| !available.is_empty() && !available.contains(core)) {
+            Some(&core) => Err(BuildError::Core { core, available }),
+            None => Ok(()),
+        }
+    }
+
+    fn into_core(self, clock: Clock, executor: Executor, callback: Callback<K, V>) -> (Arc<Core<K, V>>, S, Pinning) {
+        let stripe_count = stripe::count();
+        let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
+        let core = Core {
+            shards: (0..shard_count).map(|_| Shard::new(stripe_count, clock.first_tick())).collect(),
+            reports: (0..shard_count).map(|_| CachePadded::new(ShardReport::new())).collect(),
+            stripe_count,
+            clock,
+            capacity: Capacity::new(self.capacity, stripe_count),
+            counters: Counters::new(stripe_count),
+            callback,
+            on_panic: self.on_panic,
+            executor,
+            spare_batches: SpareBatches::new(SPARE_BATCHES),
+            closed: AtomicBool::new(false),
+        };
+        (Arc::new(core), self.hasher, self.pinning)
+    }
+}
+
+fn own_pool() -> Result<rayon::ThreadPool, BuildError> {
+    rayon::ThreadPoolBuilder::new()
+        .thread_name(|index| format!("shardwheel-callback-{index}"))
+        // Callbacks' panics are caught one by one; whatever else there may be must not abort the process. (rayon#1076)
+        .panic_handler(std::mem::forget)
+        .build()
+        .map_err(|error| BuildError::Pool(Box::new(error)))
+}

@@ -1,0 +1,73 @@
+//! The bound on pending timers: room is handed out from stripes, so that callers do not meet on one counter.
+
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Room that is left, spread over stripes; the sum is what counts. `None`: without bound.
+#[derive(Debug)]
+pub(crate) struct Capacity(Option<Box<[CachePadded<AtomicI64>]>>);
+
+impl Capacity {
+    pub(crate) fn new(limit: Option<usize>, stripe_count: usize) -> Self {
+        Self(limit.map(|limit| {
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let count = stripe_count as i64;
+            (0..count).map(|i| CachePadded::new(AtomicI64::new(limit / count + i64::from(i < limit % count)))).collect()
+        }))
+    }
+
+    /// Takes room for one timer, from another stripe if need be. False if there is none anywhere.
+    pub(crate) fn take(&self, stripe: usize) -> bool {
+        let Some(stripes) = &self.0 else { return true };
+        let (before, from) = stripes.split_at(stripe);
+        from.iter().chain(before).any(|room| {
+            // Relaxed: a count, exact by the modification order of each stripe.
+            room.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left - 1)).is_ok()
+        })
+    }
+
+    /// Takes room even if there is none: a replacement whose predecessor ended by itself meanwhile. The next timer that
+    /// ends settles the debt.
+    pub(crate) fn force(&self, stripe: usize) {
+        if let Some(stripes) = &self.0
+            && !self.take(stripe)
+        {
+            // Relaxed: a count.
+            stripes[stripe].fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Gives room back.
+    pub(crate) fn give(&self, stripe: usize, count: usize) {
+        if let Some(stripes) = &self.0 {
+            // Relaxed: a count.
+            stripes[stripe].fetch_add(count as i64, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_limit_fits_whoever_asks() {
+        for limit in [1, 3, 8, 100] {
+            let capacity = Capacity::new(Some(limit), 8);
+            assert_eq!((0..200).filter(|i| capacity.take(i % 8)).count(), limit);
+            capacity.give(3, 1);
+            assert!(capacity.take(5) && !capacity.take(3));
+        }
+    }
+
+    #[test]
+    fn a_debt_is_settled_before_new_room_appears() {
+        let capacity = Capacity::new(Some(1), 1);
+        assert!(capacity.take(0));
+        capacity.force(0);
+        capacity.give(0, 1);
+        assert!(!capacity.take(0));
+        capacity.give(0, 1);
+        assert!(capacity.take(0));
+    }
+}

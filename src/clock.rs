@@ -1,0 +1,203 @@
+//! From instants to ticks, and the one place where rounding is decided.
+//!
+//! Tick `first + n` happens `n` tick lengths after the scheduler's origin. A deadline is rounded **up** to a tick, once,
+//! from nanoseconds; the time of day is rounded **down**. So a timer never fires early, and at most one tick late.
+
+use crate::shard::{Due, NEVER_TICKS, Tick};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds since the scheduler's origin: 584 years of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Nanos(pub(crate) u64);
+
+#[derive(Debug)]
+enum Source {
+    System,
+    /// Moved by a `ManualClock`.
+    Manual(AtomicU64),
+}
+
+#[derive(Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+    first_tick: Tick,
+    tick_ns: u64,
+    source: Source,
+}
+
+/// A duration in nanoseconds; what does not fit is as good as for ever.
+fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Clock {
+    pub(crate) fn system(tick_length: Duration, first_tick: Tick) -> Self {
+        Self::new(tick_length, first_tick, Source::System)
+    }
+
+    pub(crate) fn manual(tick_length: Duration, first_tick: Tick) -> Self {
+        Self::new(tick_length, first_tick, Source::Manual(AtomicU64::new(0)))
+    }
+
+    fn new(tick_length: Duration, first_tick: Tick, source: Source) -> Self {
+        Self { origin: Instant::now(), first_tick, tick_ns: saturating_nanos(tick_length), source }
+    }
+
+    pub(crate) fn first_tick(&self) -> Tick {
+        self.first_tick
+    }
+
+    pub(crate) fn tick_length(&self) -> Duration {
+        Duration::from_nanos(self.tick_ns)
+    }
+
+    /// The time, read fresh.
+    pub(crate) fn now(&self) -> Nanos {
+        match &self.source {
+            Source::System => Nanos(saturating_nanos(self.origin.elapsed())),
+            // Acquire: a caller that was told of an advance sees at least that time.
+            Source::Manual(now) => Nanos(now.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Sets a manual clock; the system's is not ours to set.
+    pub(crate) fn set(&self, now: Nanos) {
+        if let Source::Manual(time) = &self.source {
+            // Release: as in `now`.
+            time.store(now.0, Ordering::Release);
+        }
+    }
+
+    /// The moment as an `Instant`; the last one that can be told if it lies beyond.
+    pub(crate) fn instant(&self, at: Nanos) -> Instant {
+        let mut ahead = Duration::from_nanos(at.0);
+        loop {
+            match self.origin.checked_add(ahead) {
+                Some(instant) => return instant,
+                None => ahead /= 2,
+            }
+        }
+    }
+
+    /// The moment of an `Instant`; those before the origin count as the origin.
+    fn nanos(&self, instant: Instant) -> u64 {
+        saturating_nanos(instant.saturating_duration_since(self.origin))
+    }
+
+    /// The tick that has begun at `at`.
+    pub(crate) fn tick_at(&self, at: Nanos) -> Tick {
+        Tick(self.first_tick.0.saturating_add(at.0 / self.tick_ns))
+    }
+
+    /// When a tick begins.
+    pub(crate) fn start_of(&self, tick: Tick) -> Nanos {
+        Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick_ns))
+    }
+
+    /// The first tick at or after `delay` from now, and not the present one. `hand` is the tick that the shard's
+    /// worker has reached: if this thread's clock is behind it, the worker's counts.
+    pub(crate) fn due_after(&self, delay: Duration, hand: Tick) -> Due {
+        let now = self.now().max(self.start_of(hand));
+        let now_tick = self.tick_at(now);
+        let delay_ns = delay.as_nanos();
+        let tick = if delay_ns / u128::from(self.tick_ns) >= u128::from(NEVER_TICKS) || delay == Duration::MAX {
+            None
+        } else {
+            Some(self.round_up(u128::from(now.0) + delay_ns).max(next(now_tick)))
+        };
+        Due { tick, now: now_tick }
+    }
+
+    /// The first tick at or after `instant`, and after the one that the worker has reached. Reads no clock.
+    pub(crate) fn due_at(&self, instant: Instant, hand: Tick) -> Due {
+        let tick = self.round_up(u128::from(self.nanos(instant))).max(next(hand));
+        Due { tick: Some(tick), now: hand }
+    }
+
+    fn round_up(&self, nanos: u128) -> Tick {
+        // Half of the timers of this world end within 584 years: spare them the 128-bit division.
+        let ticks = match u64::try_from(nanos) {
+            Ok(nanos) => nanos.div_ceil(self.tick_ns),
+            Err(_) => u64::try_from(nanos.div_ceil(u128::from(self.tick_ns))).unwrap_or(u64::MAX),
+        };
+        Tick(self.first_tick.0.saturating_add(ticks))
+    }
+
+    /// How long from `now` until `tick` begins.
+    pub(crate) fn until(&self, tick: Option<Tick>, now: Nanos) -> Duration {
+        let Some(tick) = tick else { return Duration::MAX };
+        let ticks = u128::from(tick.0.saturating_sub(self.first_tick.0));
+        let left = (ticks * u128::from(self.tick_ns)).saturating_sub(u128::from(now.0));
+        let seconds = u64::try_from(left / 1_000_000_000).unwrap_or(u64::MAX);
+        Duration::new(seconds, (left % 1_000_000_000) as u32)
+    }
+}
+
+fn next(tick: Tick) -> Tick {
+    Tick(tick.0.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn clock_at(nanos: u64) -> Clock {
+        let clock = Clock::manual(MS, Tick(100));
+        clock.set(Nanos(nanos));
+        clock
+    }
+
+    #[test]
+    fn deadlines_round_up_and_time_rounds_down() {
+        let cases = [
+            // now in ns, delay in ns, ticks after the first
+            (0, 1_000_000, 1),
+            (0, 1_000_001, 2),
+            (1, 1_000_000, 2),
+            (999_999, 1, 1),
+            (999_999, 2, 2),
+            (0, 0, 1),
+            (1_000_000, 0, 2),
+        ];
+        for (now, delay, ticks) in cases {
+            let due = clock_at(now).due_after(Duration::from_nanos(delay), Tick(0));
+            assert_eq!(due.tick, Some(Tick(100 + ticks)), "{now} + {delay}");
+            assert_eq!(due.now, Tick(100 + now / 1_000_000));
+        }
+    }
+
+    #[test]
+    fn a_caller_behind_the_worker_counts_from_the_worker() {
+        let due = clock_at(0).due_after(MS, Tick(110));
+        assert_eq!((due.tick, due.now), (Some(Tick(111)), Tick(110)));
+    }
+
+    #[test]
+    fn instants_in_the_past_are_due_at_the_next_tick() {
+        let clock = clock_at(5_000_000);
+        let due = clock.due_at(clock.origin, Tick(105));
+        assert_eq!(due.tick, Some(Tick(106)));
+        let due = clock.due_at(clock.origin + 7 * MS, Tick(105));
+        assert_eq!(due.tick, Some(Tick(107)));
+    }
+
+    #[test]
+    fn endless_delays_never_end() {
+        let clock = clock_at(5);
+        assert_eq!(clock.due_after(Duration::MAX, Tick(0)).tick, None);
+        assert_eq!(Clock::manual(Duration::from_secs(3600), Tick(0)).due_after(Duration::MAX, Tick(0)).tick, None);
+        assert!(clock.due_after(Duration::from_secs(1 << 34), Tick(0)).tick.is_some());
+        assert_eq!(clock.until(None, Nanos(0)), Duration::MAX);
+        let _ = clock.instant(Nanos(u64::MAX));
+    }
+
+    #[test]
+    fn far_first_ticks_do_not_overflow() {
+        let clock = Clock::manual(MS, Tick(1 << 63));
+        let due = clock.due_after(Duration::from_secs(1 << 40), Tick(1 << 63));
+        assert_eq!(due.tick, Some(Tick((1 << 63) + (1000 << 40))));
+    }
+}

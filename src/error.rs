@@ -1,0 +1,114 @@
+//! What can go wrong, and what comes back then.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why a timer was not accepted. Key and value come back.
+pub enum ScheduleError<K, V> {
+    /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows. Transient: there is room
+    /// again when one has fired or is cancelled.
+    Full(K, V),
+    /// The scheduler is closed. Permanent.
+    Closed(K, V),
+}
+
+impl<K, V> ScheduleError<K, V> {
+    /// The key and value that were not accepted.
+    ///
+    /// ```
+    /// use shardwheel::{Close, Scheduler};
+    /// use std::time::Duration;
+    ///
+    /// let scheduler = Scheduler::builder().build(|_: &u32, _: String| {})?;
+    /// scheduler.close(Close::Discard);
+    /// let refused = scheduler.schedule_with(7, "kept".to_owned(), Duration::from_secs(1)).unwrap_err();
+    /// assert_eq!(refused.into_inner(), (7, "kept".to_owned()));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn into_inner(self) -> (K, V) {
+        match self {
+            Self::Full(key, value) | Self::Closed(key, value) => (key, value),
+        }
+    }
+
+    /// True if it was [`Full`](Self::Full): worth another try later.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(..))
+    }
+
+    /// True if it was [`Closed`](Self::Closed): no try will succeed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed(..))
+    }
+}
+
+impl<K, V> fmt::Debug for ScheduleError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_full() { "Full(..)" } else { "Closed(..)" })
+    }
+}
+
+impl<K, V> fmt::Display for ScheduleError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(..) => "as many timers are pending as the scheduler's capacity allows",
+            Self::Closed(..) => "the scheduler is closed",
+        })
+    }
+}
+
+impl<K, V> std::error::Error for ScheduleError<K, V> {}
+
+/// Why a scheduler could not be built. Nothing is left running.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// [`Builder::tick`](crate::Builder::tick) is outside of 10 us ..= 1 h. Permanent.
+    Tick(Duration),
+    /// [`Builder::shards`](crate::Builder::shards) is outside of 1 ..= 1024. Permanent.
+    Shards(usize),
+    /// [`Builder::capacity`](crate::Builder::capacity) is 0. Permanent.
+    Capacity(usize),
+    /// [`Pinning::Cores`](crate::Pinning::Cores) is an empty list. Permanent.
+    NoCores,
+    /// [`Pinning::Cores`](crate::Pinning::Cores) names a core that this process may not run on. Permanent.
+    Core {
+        /// The core that was asked for.
+        core: usize,
+        /// The cores that exist for this process.
+        available: Vec<usize>,
+    },
+    /// [`Builder::first_tick`](crate::Builder::first_tick) is beyond 2^63. Permanent.
+    FirstTick(u64),
+    /// A worker thread could not be started. Transient, perhaps: the system says why.
+    Thread(std::io::Error),
+    /// The pool that runs the callbacks could not be started. Transient, perhaps.
+    Pool(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tick(tick) => write!(f, "tick is {tick:?}; accepted: 10us to 1h"),
+            Self::Shards(count) => write!(f, "shards is {count}; accepted: 1 to 1024"),
+            Self::Capacity(limit) => write!(f, "capacity is {limit}; accepted: 1 or more (leave it out for no bound)"),
+            Self::NoCores => f.write_str("pinning is Cores([]); accepted: at least one core (Pinning::Off for none)"),
+            Self::Core { core, available } => {
+                write!(f, "pinning names core {core}; accepted: the cores of this process, {available:?}")
+            }
+            Self::FirstTick(tick) => write!(f, "first_tick is {tick}; accepted: 0 to 2^63"),
+            Self::Thread(error) => write!(f, "a worker thread could not be started: {error}"),
+            Self::Pool(error) => write!(f, "the pool for the callbacks could not be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Thread(error) => Some(error),
+            Self::Pool(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! From expiry to callback: batches of claimed timers, and who runs them.
+
+use crate::counters::Event;
+use crate::service::Core;
+use crate::shard::{Access, Claim, ClaimedNode, Tick};
+use crate::stripe;
+use rayon::ThreadPool;
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Timers in one job for the executor, at most.
+pub(crate) const BATCH_MAX: usize = 256;
+/// A rayon pool splits a batch no finer than this.
+const SPLIT_MIN: usize = 8;
+
+/// Who runs the callbacks.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Executor {
+    /// A rayon pool. Without an executor, a scheduler has a pool of its own.
+    Rayon(Arc<ThreadPool>),
+    /// The thread on which the timer expires: the shard's worker, or the caller of `expire_now` or of `close`. For callbacks
+    /// that only pass a message on: a slow one makes its shard late. With the manual clock always, see
+    /// [`Builder::build_manual`](crate::Builder::build_manual).
+    Inline,
+    /// Anything else that runs each [`Job`] once, soon, on whatever thread. It is called on the worker and must not
+    /// block for long. A job that is dropped instead drops its timers' values.
+    Custom(Arc<dyn Fn(Job) + Send + Sync>),
+}
+
+impl Executor {
+    /// An [`Executor::Custom`] from a closure.
+    ///
+    /// ```
+    /// use shardwheel::{Executor, Scheduler};
+    ///
+    /// let (sender, jobs) = std::sync::mpsc::channel();
+    /// let executor = Executor::custom(move |job| drop(sender.send(job)));
+    /// let scheduler = Scheduler::builder().executor(executor).build(|key: &u32, _: ()| println!("{key}"))?;
+    /// scheduler.schedule(1, std::time::Duration::ZERO).expect("it is open and not full");
+    /// jobs.recv().expect("the worker lives").run();
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn custom(execute: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        Self::Custom(Arc::new(execute))
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rayon(_) => "Rayon(..)",
+            Self::Inline => "Inline",
+            Self::Custom(_) => "Custom(..)",
+        })
+    }
+}
+
+/// A batch of expired timers, for an [`Executor::Custom`] to run.
+pub struct Job(Box<dyn FnOnce() + Send>);
+
+impl Job {
+    /// Runs the callbacks, one after the other. Never panics, even if a callback does.
+    pub fn run(self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Job(..)")
+    }
+}
+
+/// One expired timer on its way to its callback.
+pub(crate) struct Expiry<V> {
+    node: ClaimedNode,
+    /// Taken when the callback runs.
+    value: Option<V>,
+    due: Option<Tick>,
+}
+
+/// Claimed timers of one shard. However it ends, each of them is finished once.
+struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    core: Arc<Core<K, V>>,
+    shard: usize,
+    expiries: Vec<Expiry<V>>,
+}
+
+thread_local! {
+    /// How many callbacks are running on this thread, one inside the other.
+    static CALLBACKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// True while a callback runs on this thread.
+pub(crate) fn in_callback() -> bool {
+    CALLBACKS.try_with(|depth| depth.get() > 0).unwrap_or(false)
+}
+
+/// Calls user code: counts the depth, and catches whatever it throws, a payload whose own drop panics included.
+fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
+    let nest = |by: isize| {
+        let _ = CALLBACKS.try_with(|depth| depth.set(depth.get().wrapping_add_signed(by)));
+    };
+    nest(1);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    nest(-1);
+    result
+}
+
+/// Drops something of the user's, whose destructor may panic: nobody is left whom that would concern.
+pub(crate) fn drop_quietly<T>(dropped: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(dropped))) {
+        std::mem::forget(payload);
+    }
+}
+
+/// Hands claimed timers of `shard` to the executor. The caller holds no `Access`, since callbacks may run right here.
+pub(crate) fn hand_over<K, V>(core: &Arc<Core<K, V>>, shard: usize, claims: &mut Vec<Claim<V>>)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    if claims.is_empty() {
+        return;
+    }
+    let count = claims.len() as u64;
+    // Relaxed: counts.
+    core.reports[shard].waiting.fetch_add(count, Relaxed);
+    core.counters.add(stripe::current(core.stripe_count), Event::Fired, count);
+    let mut claims = claims.drain(..);
+    while claims.len() > 0 {
+        let mut expiries = core.spare_batches.pop().unwrap_or_default();
+        expiries.extend(claims.by_ref().take(BATCH_MAX).map(Expiry::from));
+        execute(Batch { core: Arc::clone(core), shard, expiries });
+    }
+}
+
+impl<V> From<Claim<V>> for Expiry<V> {
+    fn from(claim: Claim<V>) -> Self {
+        let (node, value, due) = claim.into_parts();
+        Self { node, value: Some(value), due }
+    }
+}
+
+/// One job per batch, never per timer. (rayon#642)
+fn execute<K, V>(batch: Batch<K, V>)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    match batch.core.executor.clone() {
+        Executor::Inline => batch.run_in_order(),
+        Executor::Rayon(pool) => pool.spawn(move || batch.run_in_parallel()),
+        Executor::Custom(custom) => {
+            let job = Job(Box::new(move || batch.run_in_order()));
+            // A panicking executor has dropped the job; the worker goes on.
+            if let Err(payload) = guarded(|| custom(job)) {
+                std::mem::forget(payload);
+            }
+        }
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
+    fn run_in_order(mut self) {
+        self.record_lateness();
+        let Self { core, shard, expiries } = &mut self;
+        expiries.iter_mut().for_each(|expiry| run_one(core, *shard, expiry));
+    }
+
+    /// Splits itself among the pool's idle threads, if there are any, so that slow callbacks do not queue up behind
+    /// each other.
+    fn run_in_parallel(mut self) {
+        self.record_lateness();
+        let Self { core, shard, expiries } = &mut self;
+        expiries.par_iter_mut().with_min_len(SPLIT_MIN).for_each(|expiry| run_one(core, *shard, expiry));
+    }
+
+    fn record_lateness(&self) {
+        let clock = &self.core.clock;
+        let now = clock.now();
+        let due = self.expiries.iter().filter_map(|expiry| expiry.due);
+        let lateness = due.map(|tick| clock.start_of(tick)).map(|due| now.0.saturating_sub(due.0));
+        self.core.reports[self.shard].lateness.record(lateness);
+    }
+}
+
+/// Runs the callback of one timer; whatever it does, the next one runs too.
+fn run_one<K, V>(core: &Core<K, V>, shard: usize, expiry: &mut Expiry<V>)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let Some(value) = expiry.value.take() else { return };
+    // Relaxed: a count.
+    core.reports[shard].waiting.fetch_sub(1, Relaxed);
+    core.shards[shard].with_claimed_key(&expiry.node, |key| {
+        let Err(payload) = guarded(|| (core.callback)(key, value)) else { return };
+        core.counters.add(stripe::current(core.stripe_count), Event::CallbackPanicked, 1);
+        let handled = match &core.on_panic {
+            Some(on_panic) => guarded(|| on_panic(key, payload)),
+            None => Err(payload),
+        };
+        if let Err(payload) = handled {
+            // Its destructor may panic as well, on a thread that is not the user's.
+            drop_quietly(payload);
+        }
+    });
+}
+
+/// However the batch ended, its keys are needed no more. Timers that were not run (a custom executor dropped the job)
+/// drop their values here.
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
+    fn drop(&mut self) {
+        let mut not_run = 0;
+        for expiry in &mut self.expiries {
+            if let Some(value) = expiry.value.take() {
+                not_run += 1;
+                drop_quietly(value);
+            }
+        }
+        // Relaxed: a count.
+        self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
+        let access = Access::new(stripe::current(self.core.stripe_count));
+        for expiry in self.expiries.drain(..) {
+            self.core.shards[self.shard].finish(expiry.node, &access);
+        }
+        let _ = self.core.spare_batches.push(std::mem::take(&mut self.expiries));
+    }
+}

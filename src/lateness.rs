@@ -1,0 +1,136 @@
+//! How late timers fire: a histogram that any thread may add to.
+//!
+//! Log-linear, as HdrHistogram: 16 buckets per power of two of nanoseconds, so a percentile is told within 6.25 %,
+//! always rounded up.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const SUB_BITS: u32 = 4;
+const BUCKET_COUNT: usize = ((u64::BITS - SUB_BITS + 1) << SUB_BITS) as usize;
+
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    buckets: Box<[AtomicU64]>,
+    max_ns: AtomicU64,
+}
+
+/// How late timers fired: from the deadline's tick to the moment when the batch with their callback began to run.
+///
+/// Percentiles are rounded up by at most 6.25 %; `max` is exact. All zero if nothing has fired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Lateness {
+    /// Half of the timers were no later than this.
+    pub p50: Duration,
+    /// 99 % of the timers were no later than this.
+    pub p99: Duration,
+    /// 99.9 % of the timers were no later than this.
+    pub p999: Duration,
+    /// The latest of all.
+    pub max: Duration,
+}
+
+/// The bucket of a value: its leading bit and the four bits behind that.
+fn bucket_of(ns: u64) -> usize {
+    let exponent = (u64::BITS - (ns >> SUB_BITS).leading_zeros()).saturating_sub(1);
+    let base = if ns >> SUB_BITS == 0 { 0 } else { (exponent + 1) << SUB_BITS };
+    let sub = if base == 0 { ns } else { (ns >> exponent) & ((1 << SUB_BITS) - 1) };
+    base as usize + sub as usize
+}
+
+/// The largest value of a bucket.
+fn upper_bound(bucket: usize) -> u64 {
+    let (group, sub) = (bucket as u64 >> SUB_BITS, bucket as u64 & ((1 << SUB_BITS) - 1));
+    match group.checked_sub(1) {
+        None => sub,
+        Some(exponent) => {
+            let width = 1u64 << exponent;
+            ((1 << SUB_BITS) + sub).wrapping_mul(width).wrapping_add(width - 1)
+        }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn new() -> Self {
+        Self { buckets: (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect(), max_ns: AtomicU64::new(0) }
+    }
+
+    /// Counts the lateness of a batch. Neighbours in a batch are mostly alike, so runs of one bucket are added at once.
+    pub(crate) fn record(&self, lateness_ns: impl Iterator<Item = u64>) {
+        let (mut bucket, mut run, mut max) = (0, 0, 0);
+        for ns in lateness_ns {
+            max = max.max(ns);
+            if bucket_of(ns) != bucket {
+                self.add(bucket, run);
+                (bucket, run) = (bucket_of(ns), 0);
+            }
+            run += 1;
+        }
+        self.add(bucket, run);
+        // Relaxed: figures, nothing is published through them.
+        self.max_ns.fetch_max(max, Relaxed);
+    }
+
+    fn add(&self, bucket: usize, count: u64) {
+        if count > 0 {
+            self.buckets[bucket].fetch_add(count, Relaxed);
+        }
+    }
+
+    /// The percentiles over several histograms.
+    pub(crate) fn summary<'a>(parts: impl Iterator<Item = &'a Histogram>) -> Lateness {
+        let mut counts = vec![0u64; BUCKET_COUNT];
+        let mut max_ns = 0;
+        for part in parts {
+            max_ns = max_ns.max(part.max_ns.load(Relaxed));
+            for (count, bucket) in counts.iter_mut().zip(&part.buckets) {
+                *count += bucket.load(Relaxed);
+            }
+        }
+        let at = |per_mille| Duration::from_nanos(percentile(&counts, per_mille).min(max_ns));
+        Lateness { p50: at(500), p99: at(990), p999: at(999), max: Duration::from_nanos(max_ns) }
+    }
+}
+
+/// The smallest bound that at least `per_mille` of the values do not exceed.
+fn percentile(counts: &[u64], per_mille: u64) -> u64 {
+    let total: u64 = counts.iter().sum();
+    let wanted = (u128::from(total) * u128::from(per_mille)).div_ceil(1000);
+    let mut seen = 0u128;
+    let reached = counts.iter().position(|&count| {
+        seen += u128::from(count);
+        count > 0 && seen >= wanted
+    });
+    reached.map_or(0, upper_bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_value_within_a_sixteenth() {
+        let values = (0..64).flat_map(|bit| [1u64 << bit, (1 << bit) + 1, (1 << bit) - 1, u64::MAX >> bit]);
+        for value in values {
+            let bound = upper_bound(bucket_of(value));
+            assert!(bound >= value && bound - value <= value / 16, "{value}: {bound}");
+        }
+        for bucket in 0..BUCKET_COUNT {
+            assert_eq!(bucket_of(upper_bound(bucket)), bucket);
+        }
+    }
+
+    #[test]
+    fn percentiles_match_a_sorted_list() {
+        let histogram = Histogram::new();
+        histogram.record((1..=1000).map(|i| i * 1000));
+        let lateness = Histogram::summary([&histogram].into_iter());
+        let exact = [(lateness.p50, 500), (lateness.p99, 990), (lateness.p999, 999), (lateness.max, 1000)];
+        for (told, micros) in exact {
+            let exact = Duration::from_micros(micros);
+            assert!(told >= exact && told <= exact.mul_f64(1.0625), "{told:?} for {exact:?}");
+        }
+        assert_eq!(Histogram::summary(std::iter::empty()), Lateness::default());
+    }
+}

@@ -1,0 +1,64 @@
+//! A lock-free sharded timer service: millions of delays, each with a key by which any thread can move or cancel it,
+//! with an exact answer.
+//!
+//! Keys hash to shards. Each shard is a hierarchical timing wheel that one worker thread owns; callers reach it through
+//! lock-free structures only. What expires is handed in batches to a rayon pool that runs your callback.
+//!
+//! ```
+//! use shardwheel::Scheduler;
+//! use std::time::Duration;
+//!
+//! let (sender, fired) = std::sync::mpsc::channel();
+//! let scheduler = Scheduler::builder().build(move |request: &u64, _: ()| {
+//!     let _ = sender.send(*request);
+//! })?;
+//!
+//! scheduler.schedule(17, Duration::from_millis(5)).expect("it is open and not full");
+//! scheduler.schedule(18, Duration::from_secs(30)).expect("it is open and not full");
+//! assert_eq!(scheduler.cancel(&18), Some(()), "exact: it will never fire");
+//! assert_eq!(fired.recv(), Ok(17));
+//! # Ok::<(), shardwheel::BuildError>(())
+//! ```
+//!
+//! - [`Scheduler`] is the service, [`Builder`] its settings, [`Timer`] a handle of one timer.
+//! - [`ManualClock`] moves a scheduler's time by hand, for tests and for replaying the past.
+//! - [`wheel::Wheel`] is the timing wheel alone, for an event loop of your own.
+//!
+//! What is promised stands in the README, how it works in ARCHITECTURE.md.
+
+#![deny(missing_docs, missing_debug_implementations)]
+
+mod builder;
+mod capacity;
+mod clock;
+mod close;
+mod counters;
+mod error;
+mod fanout;
+mod lateness;
+mod manual;
+mod runtime;
+mod scheduler;
+mod service;
+mod shard;
+mod stats;
+mod stripe;
+mod sync;
+mod timer;
+pub mod wheel;
+mod worker;
+
+pub use builder::{Builder, Pinning};
+pub use close::{Close, Closed};
+pub use error::{BuildError, ScheduleError};
+pub use fanout::{Executor, Job};
+pub use lateness::Lateness;
+pub use manual::ManualClock;
+pub use scheduler::{Scheduler, WeakScheduler};
+pub use stats::{ShardStats, Stats};
+pub use timer::Timer;
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,185 @@
+//! A clock that the user moves: the workers without their threads.
+
+use crate::clock::Nanos;
+use crate::service::Core;
+use crate::shard::Tick;
+use crate::worker::Worker;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The clock of a scheduler that was built with [`Builder::build_manual`](crate::Builder::build_manual).
+///
+/// It belongs to one scheduler and works from any thread. Callbacks may use it to read the time or to step it back; time
+/// cannot be moved forward from inside a callback, because it is moving already: `advance` answers 0 there, and does
+/// nothing.
+#[derive(Clone)]
+pub struct ManualClock(Arc<dyn Drive>);
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualClock").field("now", &self.now()).finish()
+    }
+}
+
+impl ManualClock {
+    pub(crate) fn new<K, V>(core: Arc<Core<K, V>>) -> Self
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let workers = (0..core.shards.len()).map(|index| Worker::new(Arc::clone(&core), index)).collect();
+        Self(Arc::new(Driver { core, workers: Mutex::new(workers) }))
+    }
+
+    /// Moves time on by `by`, visits each deadline on the way in order, and runs the callbacks that are due before it
+    /// returns. How many timers expired. Crossing empty time costs next to nothing.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// scheduler.schedule(2, Duration::from_secs(9)).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(5)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn advance(&self, by: Duration) -> usize {
+        self.0.advance(by)
+    }
+
+    /// Moves time on to the next deadline, runs what is due, and says how far that was. `None`, and time stands still,
+    /// if no timer will ever fire.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(9)).expect("it is open and not full");
+    /// assert_eq!(clock.advance_to_next(), Some(Duration::from_secs(9)));
+    /// assert_eq!(clock.advance_to_next(), None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn advance_to_next(&self) -> Option<Duration> {
+        self.0.advance_to_next()
+    }
+
+    /// The clock's time.
+    pub fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    /// Plays a clock that goes backwards, as some systems' do: time is `by` earlier afterwards, at the earliest the
+    /// moment when the scheduler was built. Timers keep their deadlines.
+    pub fn step_back(&self, by: Duration) {
+        self.0.step_back(by);
+    }
+}
+
+/// A driver of any key and value type.
+trait Drive: Send + Sync {
+    fn advance(&self, by: Duration) -> usize;
+    fn advance_to_next(&self) -> Option<Duration>;
+    fn now(&self) -> Instant;
+    fn step_back(&self, by: Duration);
+}
+
+struct Driver<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    core: Arc<Core<K, V>>,
+    /// Held while time moves, callbacks included.
+    workers: Mutex<Vec<Worker<K, V>>>,
+}
+
+thread_local! {
+    /// The drivers that are moving time on this thread, by address.
+    static MOVING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The right to move time; other threads wait for it.
+struct Moving<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    core: &'a Arc<Core<K, V>>,
+    workers: MutexGuard<'a, Vec<Worker<K, V>>>,
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Moving<'_, K, V> {
+    fn drop(&mut self) {
+        MOVING.with_borrow_mut(Vec::pop);
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
+    /// `None` if this very thread is moving this clock already.
+    fn begin(&self) -> Option<Moving<'_, K, V>> {
+        let address = std::ptr::from_ref(self).addr();
+        if MOVING.with_borrow(|moving| moving.contains(&address)) {
+            return None;
+        }
+        // Callbacks' panics are caught, so the workers are in order even if something else has panicked here.
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        MOVING.with_borrow_mut(|moving| moving.push(address));
+        Some(Moving { core: &self.core, workers })
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
+    /// Sets the time and lets every worker do all that is to do by then. How many timers expired.
+    fn run_at(&mut self, time: Nanos) -> usize {
+        self.core.clock.set(time);
+        let before: usize = self.workers.iter().map(Worker::fired).sum();
+        for worker in self.workers.iter_mut() {
+            let now = self.core.clock.tick_at(worker.read_clock());
+            while !worker.step(now) || worker.is_sweeping() {}
+        }
+        self.workers.iter().map(Worker::fired).sum::<usize>() - before
+    }
+
+    /// The next deadline of all shards. Callbacks of one shard may have sent mail to another.
+    fn next_deadline(&mut self) -> Option<Tick> {
+        let clock = &self.core.clock;
+        let next_of = |worker: &mut Worker<K, V>| {
+            let now = clock.tick_at(worker.read_clock());
+            while worker.has_mail() {
+                worker.step(now);
+            }
+            worker.next_deadline(now)
+        };
+        self.workers.iter_mut().filter_map(next_of).min()
+    }
+
+    /// Moves on to the next deadline, if it is at or before `limit`; how many timers expired there.
+    fn visit_next(&mut self, limit: Nanos) -> Option<usize> {
+        let next = self.core.clock.start_of(self.next_deadline()?);
+        let now = self.core.clock.now();
+        (next <= limit && next.0 < u64::MAX).then(|| self.run_at(next.max(now)))
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
+    fn advance(&self, by: Duration) -> usize {
+        let Some(mut moving) = self.begin() else { return 0 };
+        let target = Nanos(moving.core.clock.now().0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)));
+        let mut fired = 0;
+        while let Some(expired) = moving.visit_next(target) {
+            fired += expired;
+        }
+        fired + moving.run_at(target)
+    }
+
+    fn advance_to_next(&self) -> Option<Duration> {
+        let mut moving = self.begin()?;
+        let start = moving.core.clock.now();
+        // A deadline beyond the horizon is reached in several steps.
+        while moving.visit_next(Nanos(u64::MAX))? == 0 {}
+        Some(Duration::from_nanos(moving.core.clock.now().0.saturating_sub(start.0)))
+    }
+
+    fn now(&self) -> Instant {
+        self.core.clock.instant(self.core.clock.now())
+    }
+
+    fn step_back(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.core.clock.set(Nanos(self.core.clock.now().0.saturating_sub(by)));
+    }
+}

@@ -1,0 +1,120 @@
+//! The workers' threads: one per shard, pinned if possible, asleep until the next deadline.
+
+use crate::builder::Pinning;
+use crate::error::BuildError;
+use crate::service::Core;
+use crate::worker::Worker;
+use core_affinity::CoreId;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{JoinHandle, available_parallelism};
+use std::time::Duration;
+
+/// How long a worker leaves an executor that does not keep up alone.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// Starts a worker per shard. On an error none is left running.
+pub(crate) fn start<K, V>(core: &Arc<Core<K, V>>, pinning: &Pinning) -> Result<Vec<JoinHandle<()>>, BuildError>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let mut threads = Vec::with_capacity(core.shards.len());
+    let cores = cores_to_pin(pinning, core.shards.len());
+    for index in 0..core.shards.len() {
+        let worker = Worker::new(Arc::clone(core), index);
+        let pin_to = cores.get(index % cores.len().max(1)).copied();
+        let name = format!("shardwheel-{index}");
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            pin(&worker, pin_to);
+            run(worker);
+        });
+        match spawned {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                core.close(crate::Close::Discard);
+                threads.into_iter().for_each(|thread: JoinHandle<()>| drop(thread.join()));
+                return Err(BuildError::Thread(error));
+            }
+        }
+    }
+    Ok(threads)
+}
+
+/// The cores for the workers in turn; empty for none.
+fn cores_to_pin(pinning: &Pinning, worker_count: usize) -> Vec<usize> {
+    match pinning {
+        Pinning::Off => Vec::new(),
+        Pinning::Cores(cores) => cores.clone(),
+        // Two workers on one core would only be in each other's way where the system could have moved one.
+        Pinning::Auto => {
+            let cores = available_cores();
+            if worker_count <= cores.len() { cores } else { Vec::new() }
+        }
+    }
+}
+
+/// The cores that this process may run on; empty where the system does not tell.
+pub(crate) fn available_cores() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
+}
+
+/// As many shards as there are cores for this process.
+pub(crate) fn default_shard_count() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Pins the calling thread, if the system allows it; `stats` tells.
+fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, core: Option<usize>) {
+    if let Some(core) = core
+        && core_affinity::set_for_current(CoreId { id: core })
+    {
+        worker.core().reports[worker.index()].set_pinned(core);
+    }
+    use_precise_timers();
+}
+
+/// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual.
+fn use_precise_timers() {
+    #[cfg(target_os = "linux")]
+    // Refused: then the workers wake up a little later.
+    let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
+}
+
+/// A worker's life. See `shard/alarm.rs` for why no wake-up is lost between the last look and the sleep.
+fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V>) {
+    let core = Arc::clone(worker.core());
+    loop {
+        let ticket = worker.shard().alarm.ticket();
+        if core.is_closed() {
+            return;
+        }
+        let now = core.clock.tick_at(worker.read_clock());
+        let caught_up = worker.step(now);
+        if worker.is_backlogged() {
+            // The executor has its hands full, and nobody rings when it has not any more.
+            std::thread::sleep(core.clock.tick_length().min(BACKLOG_PAUSE));
+        } else if caught_up && !worker.is_sweeping() {
+            sleep(&mut worker, ticket);
+        }
+    }
+}
+
+/// Sleeps until the next deadline, or until somebody brings an earlier one.
+fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K, V>, ticket: u32) {
+    let core = Arc::clone(worker.core());
+    let now = core.clock.tick_at(worker.read_clock());
+    let next = worker.next_deadline(now);
+    let until = Worker::<K, V>::sleep_limit(next, now);
+    let timeout = core.clock.until(Some(until), worker.read_clock());
+    if timeout.is_zero() {
+        return;
+    }
+    let slept =
+        worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), || worker.has_mail() || core.is_closed());
+    if slept {
+        // Relaxed: a figure.
+        core.reports[worker.index()].wake_ups.fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,546 @@
+//! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
+
+use crate::builder::Builder;
+use crate::close::{Close, Closed};
+use crate::counters::Event;
+use crate::error::ScheduleError;
+use crate::fanout;
+use crate::service::Core;
+use crate::shard::{Access, Due, Identity, Refused, Shard, Tick};
+use crate::stats::Stats;
+use crate::timer::{Link, Timer};
+use std::borrow::Borrow;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
+///
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers.
+/// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds at most while the
+/// caches miss; what exactly is promised for which call stands in ARCHITECTURE.md's progress table.
+///
+/// ```
+/// use shardwheel::Scheduler;
+/// use std::time::Duration;
+///
+/// let (sender, fired) = std::sync::mpsc::channel();
+/// let scheduler = Scheduler::builder().build(move |key: &u64, value: &'static str| {
+///     sender.send((*key, value)).expect("the receiver is there");
+/// })?;
+/// scheduler.schedule_with(1, "one", Duration::from_millis(5)).expect("it is open and not full");
+/// scheduler.schedule_with(2, "two", Duration::from_millis(5)).expect("it is open and not full");
+/// assert!(scheduler.reschedule(&1, Duration::from_millis(20)));
+/// assert_eq!(scheduler.cancel(&2), Some("two"));
+/// assert_eq!(fired.recv(), Ok((1, "one")));
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
+pub struct Scheduler<K, V = (), S = RandomState>(Arc<Inner<K, V, S>>)
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + 'static;
+
+struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
+    core: Arc<Core<K, V>>,
+    hasher: S,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// For timers' handles, one per stripe: so that handing them out does not contend on one reference count.
+    links: Box<[Link<K, V>]>,
+}
+
+/// What a successful schedule leaves: which shard, who, and the value of the timer that was replaced.
+type Scheduled<V> = (usize, Identity, Option<V>);
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for Scheduler<K, V, S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for Scheduler<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("pending", &self.0.core.counters.pending())
+            .field("shards", &self.0.core.shards.len())
+            .field("closed", &self.0.core.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static> Scheduler<K, V> {
+    /// The settings of a new scheduler.
+    pub fn builder() -> Builder<K, V> {
+        Builder::new()
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, S: BuildHasher> Scheduler<K, (), S> {
+    /// Fires `key` after `delay`. A timer that is pending under this key is replaced: `Some(())`.
+    ///
+    /// # Errors
+    /// As [`schedule_with`](Self::schedule_with).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|key: &u32, _| println!("{key}"))?;
+    /// assert_eq!(scheduler.schedule(7, Duration::from_secs(1)).unwrap(), None);
+    /// assert_eq!(scheduler.schedule(7, Duration::from_secs(2)).unwrap(), Some(()));
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn schedule(&self, key: K, delay: Duration) -> Result<Option<()>, ScheduleError<K, ()>> {
+        self.schedule_with(key, (), delay)
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Scheduler<K, V, S> {
+    /// Fires `key` with `value` at the first tick at or after `delay` from now, never before. A timer that is pending
+    /// under this key is replaced, deadline and value; its value comes back and will not fire.
+    ///
+    /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`] never, but can be cancelled and moved.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Full`] beyond the capacity (transient), [`ScheduleError::Closed`] after
+    /// [`close`](Self::close) (permanent). Key and value come back.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// assert_eq!(scheduler.schedule_with(7, "a", Duration::from_secs(1)).unwrap(), None);
+    /// assert_eq!(scheduler.schedule_with(7, "b", Duration::from_secs(2)).unwrap(), Some("a"));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn schedule_with(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
+        self.start(key, value, |core, hand| core.clock.due_after(delay, hand)).map(|(_, _, replaced)| replaced)
+    }
+
+    /// As [`schedule_with`](Self::schedule_with), at an instant, and without reading the clock; one that has passed fires
+    /// at the next tick.
+    ///
+    /// # Errors
+    /// As [`schedule_with`](Self::schedule_with).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule_at(7, (), clock.now() + Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(scheduler.remaining(&7), Some(Duration::from_secs(1)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn schedule_at(&self, key: K, value: V, deadline: Instant) -> Result<Option<V>, ScheduleError<K, V>> {
+        self.start(key, value, |core, hand| core.clock.due_at(deadline, hand)).map(|(_, _, replaced)| replaced)
+    }
+
+    /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
+    /// looking its key up.
+    ///
+    /// # Errors
+    /// As [`schedule_with`](Self::schedule_with).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let (_, first) = scheduler.schedule_with_handle(7, "a", Duration::from_secs(1)).unwrap();
+    /// let (replaced, second) = scheduler.schedule_with_handle(7, "b", Duration::from_secs(1)).unwrap();
+    /// assert_eq!(replaced, Some("a"));
+    /// assert_eq!(first.cancel(), None, "a handle never touches a later timer of its key");
+    /// assert_eq!(second.cancel(), Some("b"));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    #[expect(clippy::type_complexity, reason = "it is what `schedule_with` returns, and the handle")]
+    pub fn schedule_with_handle(
+        &self,
+        key: K,
+        value: V,
+        delay: Duration,
+    ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
+        let (shard, identity, replaced) = self.start(key, value, |core, hand| core.clock.due_after(delay, hand))?;
+        let link = &self.0.links[self.0.core.stripe()];
+        Ok((replaced, Timer::new(Arc::clone(link), shard, identity)))
+    }
+
+    /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
+    /// False: it has fired, is firing, was cancelled, or never was; then nothing changes.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(7, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(scheduler.reschedule(&7, Duration::from_secs(3)));
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), 0);
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// assert!(!scheduler.reschedule(&7, Duration::from_secs(3)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shift(key, |core, hand| core.clock.due_after(delay, hand))
+    }
+
+    /// As [`reschedule`](Self::reschedule), to an instant, and without reading the clock.
+    pub fn reschedule_at<Q>(&self, key: &Q, deadline: Instant) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shift(key, |core, hand| core.clock.due_at(deadline, hand))
+    }
+
+    /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is firing,
+    /// was cancelled, or never was.
+    ///
+    /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &String, _: u32| {})?;
+    /// scheduler.schedule_with("job".to_owned(), 5, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(scheduler.cancel("job"), Some(5));
+    /// assert_eq!(scheduler.cancel("job"), None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn cancel<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (shard, hash) = self.place(key);
+        if self.0.core.is_closed() {
+            return None;
+        }
+        let value = self.shard(shard).cancel(hash, |other| other.borrow() == key, &self.access())?;
+        self.0.core.count_end(Event::Cancelled);
+        Some(value)
+    }
+
+    /// True if a timer is pending under `key` at this moment.
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.due(key).is_some()
+    }
+
+    /// The time until the pending timer of `key` is due: to the tick at which it fires, so up to one tick more than its
+    /// delay. [`Duration::MAX`] if it never will.
+    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let due = self.due(key)?;
+        let clock = &self.0.core.clock;
+        Some(clock.until(due, clock.now()))
+    }
+
+    /// Fires the pending timer of `key` at once instead of later. True: it was pending, and is on its way to its callback.
+    /// Without a pool (manual clock, [`Executor::Inline`](crate::Executor::Inline)) the callback runs before this returns.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(7, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(scheduler.expire_now(&7));
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 0);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn expire_now<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (index, hash) = self.place(key);
+        if self.0.core.is_closed() {
+            return false;
+        }
+        let shard = self.shard(index);
+        let claim = shard.claim(hash, |other| other.borrow() == key, shard.hand(), &self.access());
+        claim.map(|claim| self.0.core.fire(index, claim)).is_some()
+    }
+
+    fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (usize, u32) {
+        place(self.0.hasher.hash_one(key), self.0.core.shards.len())
+    }
+
+    fn shard(&self, index: usize) -> &Shard<K, V> {
+        &self.0.core.shards[index]
+    }
+
+    fn access(&self) -> Access {
+        self.0.core.access()
+    }
+
+    /// Starts a timer. `due` reads the clock, if need be, while the key's bucket is on its way into the cache.
+    fn start(
+        &self,
+        key: K,
+        value: V,
+        due: impl FnOnce(&Core<K, V>, Tick) -> Due,
+    ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
+        let core = &*self.0.core;
+        let (index, hash) = self.place(&key);
+        let shard = self.shard(index);
+        shard.prefetch(hash);
+        if core.is_closed() {
+            core.count(Event::Rejected);
+            return Err(ScheduleError::Closed(key, value));
+        }
+        let due = due(core, shard.hand());
+        let access = self.access();
+        let has_room = core.capacity.take(access.stripe);
+        if !has_room && shard.due(hash, |other| *other == key, due.now, &access).is_none() {
+            core.count(Event::Rejected);
+            return Err(ScheduleError::Full(key, value));
+        }
+        match shard.schedule(hash, key, value, due, &access) {
+            Ok((identity, replaced)) => {
+                self.settle_room(has_room, replaced.is_some(), access.stripe);
+                core.counters.add(access.stripe, Event::Scheduled, 1);
+                if replaced.is_some() {
+                    core.counters.add(access.stripe, Event::Replaced, 1);
+                }
+                Ok((index, identity, replaced))
+            }
+            Err(refused) => {
+                core.capacity.give(access.stripe, usize::from(has_room));
+                core.counters.add(access.stripe, Event::Rejected, 1);
+                Err(match refused {
+                    Refused::Exhausted(key, value) => ScheduleError::Full(key, value),
+                    Refused::Sealed(key, value) => ScheduleError::Closed(key, value),
+                })
+            }
+        }
+    }
+
+    /// A replacement takes the room of the timer that it replaces.
+    fn settle_room(&self, has_room: bool, has_replaced: bool, stripe: usize) {
+        match (has_room, has_replaced) {
+            (true, true) => self.0.core.capacity.give(stripe, 1),
+            (false, false) => self.0.core.capacity.force(stripe),
+            (true, false) | (false, true) => {}
+        }
+    }
+
+    fn shift<Q>(&self, key: &Q, due: impl FnOnce(&Core<K, V>, Tick) -> Due) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let core = &*self.0.core;
+        let (index, hash) = self.place(key);
+        let shard = self.shard(index);
+        shard.prefetch(hash);
+        if core.is_closed() {
+            return false;
+        }
+        let due = due(core, shard.hand());
+        let access = self.access();
+        let moved = shard.reschedule(hash, |other| other.borrow() == key, due, &access);
+        if moved {
+            core.counters.add(access.stripe, Event::Rescheduled, 1);
+        }
+        moved
+    }
+
+    fn due<Q>(&self, key: &Q) -> Option<Option<Tick>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (index, hash) = self.place(key);
+        if self.0.core.is_closed() {
+            return None;
+        }
+        let shard = self.shard(index);
+        shard.due(hash, |other| other.borrow() == key, shard.hand(), &self.access())
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V, S> {
+    pub(crate) fn new(core: Arc<Core<K, V>>, hasher: S, threads: Vec<JoinHandle<()>>) -> Self {
+        let links = (0..core.stripe_count).map(|_| Arc::new(Arc::clone(&core).into())).collect();
+        Self(Arc::new(Inner { core, hasher, threads: Mutex::new(threads), links }))
+    }
+
+    /// The number of pending timers; exact while nothing runs at the same time. O(threads).
+    pub fn len(&self) -> usize {
+        usize::try_from(self.0.core.counters.pending()).unwrap_or(usize::MAX)
+    }
+
+    /// True if no timer is pending.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes out everything that is pending at the call and hands each pair to `each`, once, on this thread; how many
+    /// that were. The scheduler goes on working, and `each` may use it: what it starts is not drained.
+    ///
+    /// A timer that fires or is cancelled during the call may not be handed over. O(timers ever pending at once).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// scheduler.schedule_with(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// let drained = scheduler.drain(|key, value| {
+    ///     scheduler.schedule_with(*key, value, Duration::from_secs(60)).expect("it is open and not full");
+    /// });
+    /// assert_eq!((drained, scheduler.len()), (1, 1));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn drain(&self, each: impl FnMut(&K, V)) -> usize {
+        self.0.core.drain(each)
+    }
+
+    /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
+    /// timer that was still pending. Calls after the first change nothing and return nothing.
+    ///
+    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
+    /// were handed over before still run. [`Close::Return`] waits until no other thread is in the middle of a look-up,
+    /// because keys are moved out; on a thread that holds a `crossbeam_epoch` guard that would be for ever, so there it
+    /// discards instead.
+    ///
+    /// ```
+    /// # use shardwheel::{Close, Scheduler};
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// scheduler.schedule_with(7, "a", Duration::from_secs(3)).expect("it is open and not full");
+    /// let closed = scheduler.close(Close::Return);
+    /// assert_eq!(closed.returned, [(7, "a", Duration::from_secs(3))]);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn close(&self, close: Close) -> Closed<K, V> {
+        let closed = self.0.core.close(close);
+        self.0.join();
+        closed
+    }
+
+    /// True once `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.0.core.is_closed()
+    }
+
+    /// What the scheduler tells about itself. Lock-free; reads some hundred counters.
+    pub fn stats(&self) -> Stats {
+        self.0.core.stats()
+    }
+
+    /// A handle that does not keep the scheduler open: for a callback that uses its own scheduler.
+    pub fn downgrade(&self) -> WeakScheduler<K, V, S> {
+        WeakScheduler(Arc::downgrade(&self.0))
+    }
+}
+
+/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`].
+///
+/// ```
+/// use shardwheel::{Scheduler, WeakScheduler};
+/// use std::sync::{Arc, OnceLock};
+/// use std::time::Duration;
+///
+/// let own = Arc::new(OnceLock::<WeakScheduler<u32>>::new());
+/// let seen = Arc::clone(&own);
+/// let (scheduler, clock) = Scheduler::builder().build_manual(move |&key: &u32, _| {
+///     if let Some(scheduler) = seen.get().and_then(WeakScheduler::upgrade) {
+///         let _ = scheduler.schedule(key + 1, Duration::from_secs(1));
+///     }
+/// })?;
+/// own.set(scheduler.downgrade()).expect("set once");
+/// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+/// clock.advance(Duration::from_secs(3));
+/// assert!(scheduler.contains(&4));
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
+pub struct WeakScheduler<K, V = (), S = RandomState>(Weak<Inner<K, V, S>>)
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + 'static;
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> WeakScheduler<K, V, S> {
+    /// The scheduler, if a handle of it is left.
+    pub fn upgrade(&self) -> Option<Scheduler<K, V, S>> {
+        self.0.upgrade().map(Scheduler)
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for WeakScheduler<K, V, S> {
+    fn clone(&self) -> Self {
+        Self(Weak::clone(&self.0))
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for WeakScheduler<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakScheduler(..)")
+    }
+}
+
+/// From a key's hash to its shard and its hash within that.
+///
+/// A multiplication spreads what a weak hasher left in a few bits: the shard is taken from the upper half, the rest from
+/// both.
+fn place(hash: u64, shard_count: usize) -> (usize, u32) {
+    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let upper = mixed >> 32;
+    (((upper * shard_count as u64) >> 32) as usize, (mixed ^ upper) as u32)
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
+    /// Waits for the workers to end. Not from a callback: with `Executor::Inline` that would be to wait for oneself.
+    fn join(&self) {
+        if fanout::in_callback() {
+            return;
+        }
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            // A worker cannot panic; if it did, the scheduler still ends.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<K, V, S> {
+    fn drop(&mut self) {
+        self.core.close(Close::Discard);
+        self.join();
+        // SAFETY: closed, and this was the last handle through which a key can be looked up.
+        unsafe { self.core.drop_leftover_keys() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
+        for shard_count in [1, 2, 3, 16] {
+            let mut counts = vec![0; shard_count];
+            let mut buckets = vec![0; 64];
+            for hash in 0..64_000 {
+                let (shard, bucket) = place(hash, shard_count);
+                counts[shard] += 1;
+                buckets[bucket as usize % 64] += 1;
+            }
+            let fair = |counts: &[usize]| {
+                counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4)
+            };
+            assert!(fair(&counts) && fair(&buckets), "{counts:?} {buckets:?}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What all handles, workers and jobs of one scheduler share, and the operations on it that name no key.
+
+use crate::capacity::Capacity;
+use crate::clock::Clock;
+use crate::close::{Close, Closed};
+use crate::counters::{Counters, Event};
+use crate::fanout::{self, Executor, drop_quietly};
+use crate::lateness::Histogram;
+use crate::shard::{Access, Claim, Identity, Shard};
+use crate::stats::{ShardStats, Stats};
+use crate::stripe;
+use crossbeam_epoch as epoch;
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The user's code for an expired timer.
+pub(crate) type Callback<K, V> = Box<dyn Fn(&K, V) + Send + Sync>;
+/// The user's code for a callback's panic.
+pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
+
+/// A vector for claimed timers, kept for the next batch.
+pub(crate) type SpareBatches<V> = ArrayQueue<Vec<fanout::Expiry<V>>>;
+
+/// `ShardReport::pinned_core` of a worker that is not pinned.
+const NOT_PINNED: usize = usize::MAX;
+
+/// What a shard's worker tells, for `stats`.
+#[derive(Debug)]
+pub(crate) struct ShardReport {
+    pub(crate) wake_ups: AtomicU64,
+    pub(crate) wheel_entries: AtomicU64,
+    /// Callbacks handed over that have not begun.
+    pub(crate) waiting: AtomicU64,
+    pinned_core: AtomicUsize,
+    pub(crate) lateness: Histogram,
+}
+
+impl ShardReport {
+    pub(crate) fn new() -> Self {
+        Self {
+            wake_ups: AtomicU64::new(0),
+            wheel_entries: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            pinned_core: AtomicUsize::new(NOT_PINNED),
+            lateness: Histogram::new(),
+        }
+    }
+
+    pub(crate) fn set_pinned(&self, core: usize) {
+        // Relaxed here and below: figures, nothing is published through them.
+        self.pinned_core.store(core, Ordering::Relaxed);
+    }
+
+    fn pinned_core(&self) -> Option<usize> {
+        Some(self.pinned_core.load(Ordering::Relaxed)).filter(|&core| core != NOT_PINNED)
+    }
+}
+
+pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    pub(crate) shards: Box<[Shard<K, V>]>,
+    pub(crate) reports: Box<[CachePadded<ShardReport>]>,
+    pub(crate) stripe_count: usize,
+    pub(crate) clock: Clock,
+    pub(crate) capacity: Capacity,
+    pub(crate) counters: Counters,
+    pub(crate) callback: Callback<K, V>,
+    pub(crate) on_panic: Option<PanicHook<K>>,
+    pub(crate) executor: Executor,
+    pub(crate) spare_batches: SpareBatches<V>,
+    pub(crate) closed: AtomicBool,
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
+    pub(crate) fn stripe(&self) -> usize {
+        stripe::current(self.stripe_count)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        Access::new(self.stripe())
+    }
+
+    pub(crate) fn count(&self, event: Event) {
+        self.counters.add(self.stripe(), event, 1);
+    }
+
+    /// A timer has ended, other than by expiry in a worker's batch.
+    pub(crate) fn count_end(&self, event: Event) {
+        self.count(event);
+        self.capacity.give(self.stripe(), 1);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        // SeqCst: `close` sets this before it waits for the readers of keys; whoever becomes one later must see it.
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let sum = |event| self.counters.sum(event);
+        Stats {
+            pending: self.counters.pending(),
+            scheduled: sum(Event::Scheduled),
+            rescheduled: sum(Event::Rescheduled),
+            replaced: sum(Event::Replaced),
+            cancelled: sum(Event::Cancelled),
+            fired: sum(Event::Fired),
+            drained: sum(Event::Drained),
+            rejected: sum(Event::Rejected),
+            discarded: sum(Event::Discarded),
+            returned: sum(Event::Returned),
+            callback_panics: sum(Event::CallbackPanicked),
+            clock_regressions: sum(Event::ClockRegressed),
+            callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Ordering::Relaxed)).sum(),
+            lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),
+            shards: self.shards.iter().zip(&self.reports).map(|(shard, report)| shard_stats(shard, report)).collect(),
+        }
+    }
+
+    /// Fires one claimed timer ahead of its time.
+    pub(crate) fn fire(self: &Arc<Self>, shard: usize, claim: Claim<V>) {
+        self.capacity.give(self.stripe(), 1);
+        fanout::hand_over(self, shard, &mut vec![claim.ahead_of_time()]);
+    }
+
+    /// Takes out what is pending now and hands each pair to `each`.
+    pub(crate) fn drain(&self, mut each: impl FnMut(&K, V)) -> usize {
+        // First a list of who is pending, then one after the other: so `each` may start timers, also under the same
+        // keys, without their being drained in turn.
+        let mut timers: Vec<(usize, Identity)> = Vec::new();
+        for (index, shard) in self.shards.iter().enumerate() {
+            let _access = self.access();
+            shard.identities(|timer| timers.push((index, timer)));
+        }
+        timers.into_iter().filter(|&(shard, timer)| self.drain_one(shard, timer, &mut each)).count()
+    }
+
+    fn drain_one(&self, shard: usize, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
+        let shard = &self.shards[shard];
+        let Some(claim) = shard.claim_this(timer, shard.hand(), &self.access()) else { return false };
+        self.count_end(Event::Drained);
+        let (node, value, _) = claim.into_parts();
+        // Finishes the timer even if `each` panics.
+        let node = scopeguard(node, |node| shard.finish(node, &self.access()));
+        shard.with_claimed_key(node.get(), |key| each(key, value));
+        true
+    }
+
+    /// Ends everything; see [`Scheduler::close`](crate::Scheduler::close). Does not join the workers.
+    pub(crate) fn close(self: &Arc<Self>, close: Close) -> Closed<K, V> {
+        let mut closed = Closed::default();
+        // SeqCst: see `is_closed`. Only one caller goes on.
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return closed;
+        }
+        self.shards.iter().for_each(|shard| shard.alarm.interrupt());
+        let pending = self.seal();
+        for (shard, claims) in pending.into_iter().enumerate() {
+            self.capacity.give(self.stripe(), claims.len());
+            match close {
+                Close::Discard => closed.discarded += self.discard(shard, claims),
+                Close::FireNow => closed.fired += self.fire_now(shard, claims),
+                Close::Return => self.give_back(shard, claims, &mut closed),
+            }
+        }
+        closed
+    }
+
+    /// Seals all shards; the timers that were pending, per shard. User code runs only after that.
+    fn seal(&self) -> Vec<Vec<Claim<V>>> {
+        let access = self.access();
+        let seal = |shard: &Shard<K, V>| {
+            let mut claims = Vec::new();
+            shard.seal(self.clock.tick_at(self.clock.now()).max(shard.hand()), |claim| claims.push(claim));
+            claims
+        };
+        let pending = self.shards.iter().map(seal).collect();
+        drop(access);
+        pending
+    }
+
+    fn discard(&self, shard: usize, claims: Vec<Claim<V>>) -> usize {
+        let count = claims.len();
+        self.counters.add(self.stripe(), Event::Discarded, count as u64);
+        for claim in claims {
+            let (node, value, _) = claim.into_parts();
+            drop_quietly(value);
+            self.shards[shard].finish(node, &self.access());
+        }
+        count
+    }
+
+    fn fire_now(self: &Arc<Self>, shard: usize, claims: Vec<Claim<V>>) -> usize {
+        let count = claims.len();
+        let mut claims = claims.into_iter().map(Claim::ahead_of_time).collect();
+        fanout::hand_over(self, shard, &mut claims);
+        count
+    }
+
+    fn give_back(&self, shard: usize, claims: Vec<Claim<V>>, closed: &mut Closed<K, V>) {
+        if claims.is_empty() {
+            return;
+        }
+        // Other threads may be comparing these very keys. Whoever begins from now on sees `closed`; those that
+        // began before are waited for. That is impossible while this thread holds a guard of its own: then nobody
+        // can tell when the keys are free, so they stay until the scheduler goes.
+        if !wait_for_readers() {
+            closed.discarded += self.discard(shard, claims);
+            return;
+        }
+        self.counters.add(self.stripe(), Event::Returned, claims.len() as u64);
+        let now = self.clock.now();
+        for claim in claims {
+            let (claimed, value, due) = claim.into_parts();
+            let node = claimed.node();
+            self.shards[shard].finish(claimed, &self.access());
+            // SAFETY: all readers of keys have gone, see above, and no new ones come.
+            let key = unsafe { self.shards[shard].take_key(node) };
+            let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
+            closed.returned.push((key, value, self.clock.until(due, now)));
+        }
+    }
+
+    /// Drops the keys that ended timers left behind.
+    ///
+    /// # Safety
+    /// The scheduler is closed, and no call that looks a key up is under way or can begin.
+    pub(crate) unsafe fn drop_leftover_keys(&self) {
+        for shard in &self.shards {
+            // SAFETY: keys are read by look-ups only, of which there are none, and by callbacks, whose timers are not
+            // finished.
+            unsafe { shard.drop_leftover_keys() };
+        }
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Core<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: no call and no callback is under way.
+        unsafe { self.drop_leftover_keys() };
+    }
+}
+
+fn shard_stats<K, V>(shard: &Shard<K, V>, report: &ShardReport) -> ShardStats
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    ShardStats {
+        mailbox_depth: shard.mailbox.depth(),
+        wake_ups: report.wake_ups.load(Ordering::Relaxed),
+        wheel_entries: report.wheel_entries.load(Ordering::Relaxed),
+        pinned_core: report.pinned_core(),
+    }
+}
+
+/// Waits until every thread that held an epoch guard at the call has let go of it. False at once if this thread
+/// holds one.
+fn wait_for_readers() -> bool {
+    if epoch::is_pinned() {
+        return false;
+    }
+    let gone = Arc::new(AtomicBool::new(false));
+    let guard = epoch::pin();
+    let signal = Arc::clone(&gone);
+    // Release: pairs with the Acquire below; crossbeam has ordered the readers' steps before this.
+    guard.defer(move || signal.store(true, Ordering::Release));
+    drop(guard);
+    let mut pause = Duration::from_micros(1);
+    while !gone.load(Ordering::Acquire) {
+        // Each flush tries to move the epoch on.
+        epoch::pin().flush();
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Runs `last` on `held` when dropped, also while unwinding.
+struct ScopeGuard<T, F: FnMut(T)>(Option<T>, F);
+
+fn scopeguard<T, F: FnMut(T)>(held: T, last: F) -> ScopeGuard<T, F> {
+    ScopeGuard(Some(held), last)
+}
+
+impl<T, F: FnMut(T)> ScopeGuard<T, F> {
+    fn get(&self) -> &T {
+        self.0.as_ref().expect("taken by drop only")
+    }
+}
+
+impl<T, F: FnMut(T)> Drop for ScopeGuard<T, F> {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            (self.1)(held);
+        }
+    }
+}

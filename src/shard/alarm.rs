@@ -1,0 +1,85 @@
+//! When the worker sleeps, and who wakes it.
+//!
+//! Two threads must not both miss each other: the worker goes to sleep believing that there is nothing to do before
+//! its next deadline, while a caller sends an earlier one believing that the worker is awake.
+//!
+//! | worker                                    | caller                                   |
+//! |-------------------------------------------|------------------------------------------|
+//! | 1. takes a ticket                         | 1. pushes its hint                       |
+//! | 2. publishes `asleep until T`             | 2. fence                                 |
+//! | 3. fence                                  | 3. reads `T`: earlier than `T`? notifies |
+//! | 4. looks into the mailbox once more       |                                          |
+//! | 5. sleeps until `T` or a notification     |                                          |
+//!
+//! The two fences are in one order. Caller's first: the worker's look in 4 sees the hint. Worker's first: the caller
+//! reads `T` in 3 and notifies; the ticket is older than the notification, so 5 returns at once or is woken.
+//!
+//! Callers never write what the worker published: one that stalled between a write and its notification would hide
+//! everybody else's wake-up. So several callers may notify for one sleep; that costs them a little, and nobody a timer.
+
+use super::tick::Tick;
+use crate::sync::{AtomicU64, Event, Ordering, fence};
+use std::time::Duration;
+
+/// `asleep_until` while the worker is awake: no deadline is earlier.
+const AWAKE: u64 = 0;
+/// `asleep_until` while the worker waits for nothing but a notification.
+const NO_DEADLINE: u64 = u64::MAX;
+
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    asleep_until: AtomicU64,
+    event: Event,
+}
+
+impl Alarm {
+    /// A caller has pushed a hint for `tick`: wakes the worker if it would sleep beyond that.
+    pub(crate) fn hint_pushed(&self, tick: Tick) {
+        // SeqCst: step 2 of the caller. Pairs with the fence in `try_sleep`.
+        fence(Ordering::SeqCst);
+        // Relaxed: the fences decide what is seen; nothing else is read through it.
+        if tick.0 < self.asleep_until.load(Ordering::Relaxed) {
+            self.event.notify();
+        }
+    }
+
+    /// A caller has filled a segment of the mailbox: wakes the worker whatever it waits for.
+    pub(crate) fn mailbox_filled(&self) {
+        // SeqCst, Relaxed: as in `hint_pushed`.
+        fence(Ordering::SeqCst);
+        if self.asleep_until.load(Ordering::Relaxed) != AWAKE {
+            self.event.notify();
+        }
+    }
+
+    /// Wakes the worker for something that no deadline says: the end of the scheduler.
+    pub(crate) fn interrupt(&self) {
+        self.event.notify();
+    }
+
+    /// Taken before the worker decides that there is nothing to do: step 1.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.event.ticket()
+    }
+
+    /// Steps 2 to 5. Returns at once if `has_work` finds anything in the last look. `timeout` is the time to `until`.
+    pub(crate) fn try_sleep(
+        &self,
+        ticket: u32,
+        until: Option<Tick>,
+        timeout: Option<Duration>,
+        has_work: impl FnOnce() -> bool,
+    ) -> bool {
+        // Relaxed: the fence orders it.
+        self.asleep_until.store(until.map_or(NO_DEADLINE, |tick| tick.0), Ordering::Relaxed);
+        // SeqCst: step 3 of the worker. Pairs with the fence in `hint_pushed`.
+        fence(Ordering::SeqCst);
+        let sleep = !has_work();
+        if sleep {
+            self.event.wait(ticket, timeout);
+        }
+        // Relaxed: a caller that still reads the old value notifies in vain.
+        self.asleep_until.store(AWAKE, Ordering::Relaxed);
+        sleep
+    }
+}

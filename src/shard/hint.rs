@@ -1,0 +1,173 @@
+//! Hints, and the promise that saves most of them.
+//!
+//! A [`Hint`] asks the worker to *look* at a node at a tick. It carries no identity and decides nothing: a
+//! superfluous hint is harmless by construction, **only a missing one is a bug**.
+//!
+//! A node's [`Promise`] names the tick of a hint that is out (in a mailbox or in the wheel) and was not looked
+//! at yet. A caller whose deadline lies at or after the promised tick sends nothing: the look finds the timer and
+//! the worker files it again. So moving a deadline later, and reusing the node of a cancelled time-out, costs no
+//! message at all. The promise belongs to the node, not to the timer; it survives cancel and reuse.
+//!
+//! The rules, each of which a model in `loom-tests/hint.rs` breaks once:
+//! 1. **Push first, promise later.** The author of a hint names it in the promise only when it is in the mailbox.
+//!    An author that stalls in between delays nobody: others see no promise and push their own.
+//! 2. **Withdraw before looking.** The worker takes the promise back, then looks at the word
+//!    ([`AtomicWord::look`](super::word::AtomicWord::look) says why no caller slips through between the two).
+//! 3. **Every look raises the version**, whichever hint it serves. So an author that stalled before its promise, and
+//!    whose hint was looked at meanwhile, cannot make a promise that nothing keeps: its compare-exchange fails.
+//!    (27 bits: to go wrong, a caller must stall over exactly a multiple of 2^27 looks at one node, at one a tick.)
+//! 4. **Within one version a promise only moves to earlier ticks**, so a failed promise needs no second attempt:
+//!    somebody promised instead, and a hint without a promise is merely superfluous.
+
+use super::tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick, at_or_before, unfold};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bits of a node's index. Index 0 is no node.
+pub(crate) const NODE_BITS: u32 = 28;
+const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
+const TICK_MASK: u64 = (1 << HINT_TICK_BITS) - 1;
+const _: () = assert!(HINT_TICK_BITS + NODE_BITS == u64::BITS, "a hint is one machine word");
+
+/// A request to look at a node at a tick. Never all-zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hint(u64);
+
+impl Hint {
+    pub(crate) fn new(tick: Tick, node: u32) -> Self {
+        debug_assert!(node != 0 && u64::from(node) <= NODE_MASK);
+        Self((tick.0 & TICK_MASK) << NODE_BITS | u64::from(node))
+    }
+
+    pub(crate) fn node(self) -> u32 {
+        (self.0 & NODE_MASK) as u32
+    }
+
+    /// The tick, read as the one nearest to `near`.
+    pub(crate) fn tick(self, near: Tick) -> Tick {
+        unfold(self.0 >> NODE_BITS, HINT_TICK_BITS, near)
+    }
+
+    pub(super) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Option<Self> {
+        (bits != 0).then_some(Self(bits))
+    }
+}
+
+/// The tick to ask for so that a timer due at `deadline` is found in time: the deadline, or the horizon.
+pub(crate) fn hint_tick(deadline: Tick, now: Tick) -> Tick {
+    deadline.min(Tick(now.0.saturating_add(HORIZON_TICKS)))
+}
+
+/// `[version | some:1 | tick:36]`. All-zero: nothing promised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Promise(u64);
+
+const SOME: u64 = 1 << HINT_TICK_BITS;
+const VERSION: u64 = SOME << 1;
+
+impl Promise {
+    fn tick_bits(self) -> Option<u64> {
+        (self.0 & SOME != 0).then_some(self.0 & TICK_MASK)
+    }
+
+    /// True if the promised look comes no later than `tick`.
+    pub(crate) fn covers(self, tick: Tick) -> bool {
+        self.tick_bits().is_some_and(|bits| at_or_before(bits, tick.0, HINT_TICK_BITS))
+    }
+
+    fn promising(self, tick: Tick) -> Self {
+        Self(self.0 & !(VERSION - 1) | SOME | (tick.0 & TICK_MASK))
+    }
+
+    /// The next version; without the promise of `tick` if that was the one.
+    fn withdrawn(self, tick: Tick) -> Self {
+        let next = Self(self.0.wrapping_add(VERSION));
+        let kept_by_this_look = next.tick_bits() == Some(tick.0 & TICK_MASK);
+        if kept_by_this_look { Self(next.0 & !(VERSION - 1)) } else { next }
+    }
+}
+
+/// A node's promise.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicPromise(AtomicU64);
+
+impl AtomicPromise {
+    pub(crate) fn load(&self) -> Promise {
+        // Acquire: a caller that relies on a promise also sees the push of the hint behind it as done,
+        // so that whatever it does next comes after that push.
+        Promise(self.0.load(Ordering::Acquire))
+    }
+
+    /// Promises that the hint `tick`, which is out already, will be looked at. Made against the promise that was
+    /// read before the hint went out; ignored if anything happened to it since (rules 3 and 4).
+    pub(crate) fn promise(&self, seen: Promise, tick: Tick) {
+        // Release: publishes the push of the hint to the Acquire in `load`.
+        // Relaxed on failure: nothing is read through it.
+        let _ = self.0.compare_exchange(seen.0, seen.promising(tick).0, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// The worker, about to look because of a hint for `tick`: takes back what was promised of this hint.
+    pub(crate) fn withdraw(&self, tick: Tick) -> Promise {
+        let mut seen = Promise(self.0.load(Ordering::Relaxed));
+        loop {
+            let next = seen.withdrawn(tick);
+            // Release is not what makes a caller see this: the word's read-modify-writes do (`AtomicWord::look`).
+            // Acquire: the promise that we keep, if any, was made after its hint was pushed.
+            match self.0.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return next,
+                // A caller promised meanwhile; callers do so at most once per version, so this ends.
+                Err(found) => seen = Promise(found),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_keep_tick_and_node_at_every_uptime() {
+        for now in [0, (1 << 36) - 3, (1 << 42) - 3, (1 << 63) - 3] {
+            for ahead in [0, 1, HORIZON_TICKS] {
+                let hint = Hint::new(Tick(now + ahead), NODE_MASK as u32);
+                assert_eq!(hint.tick(Tick(now)), Tick(now + ahead));
+                assert_eq!(hint.node(), NODE_MASK as u32);
+            }
+        }
+    }
+
+    #[test]
+    fn a_promise_covers_later_deadlines_only() {
+        let promise = AtomicPromise::default();
+        assert!(!promise.load().covers(Tick(5)));
+        promise.promise(promise.load(), Tick(5));
+        let cases = [(4, false), (5, true), (6, true)];
+        for (tick, covered) in cases {
+            assert_eq!(promise.load().covers(Tick(tick)), covered, "{tick}");
+        }
+    }
+
+    #[test]
+    fn a_look_withdraws_its_own_promise_and_outdates_every_author() {
+        let promise = AtomicPromise::default();
+        let before = promise.load();
+        promise.promise(before, Tick(5));
+        assert!(promise.withdraw(Tick(3)).covers(Tick(5)), "another hint's promise stands");
+        let stalled = promise.load();
+        assert!(!promise.withdraw(Tick(5)).covers(Tick(1 << 20)));
+        promise.promise(stalled, Tick(2));
+        promise.promise(before, Tick(2));
+        assert!(!promise.load().covers(Tick(9)), "an author from before the look promises nothing");
+    }
+
+    #[test]
+    fn versions_wrap_without_touching_the_tick() {
+        let promise = Promise(!0).promising(Tick(9));
+        assert!(promise.withdrawn(Tick(8)).covers(Tick(9)));
+        assert!(!promise.withdrawn(Tick(9)).covers(Tick(9)));
+    }
+}

@@ -1,0 +1,568 @@
+//! From key to timer: a lock-free hash index that grows while in use and never moves a timer.
+//!
+//! One sorted linked list holds all nodes of the shard; an array of *buckets* points into it as shortcuts. The list is
+//! sorted by the bit-reversed hash, so a bucket's nodes are neighbours and doubling the array splits every bucket in
+//! place: nothing is copied, a new bucket is linked in by the first caller that needs it.
+//! Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", J. ACM 53(3), 2006, on the list of
+//! Michael, "High Performance Dynamic Lock-Free Hash Tables and List-Based Sets", SPAA 2002.
+//!
+//! We differ in four ways:
+//! - **A link carries the order of its successor** ([`Link`]), so a walk reads a node only if the hash is equal or it
+//!   has to pass it; an insert into an empty bucket reads no node at all.
+//! - **A bucket's cell is its own sentinel.** Exactly one thread links a bucket in (the one that claims the cell);
+//!   others meanwhile start from the parent bucket, a little further away, and wait for nobody.
+//! - **Membership is decided by the timer word, not by the list.** A node may be in the list dead or tentative.
+//!   At most one node of a key is pending.
+//! - **Inserting never fails.** A new node goes in front of all nodes of equal order, tentative; then the older timers of
+//!   the same key behind it are ended in its name (`resolve`, by its author or by anyone who meets it), then it is
+//!   published. The order in the list decides who replaces whom, so two inserts of one key need no further arbiter.
+//!
+//! Invariants:
+//! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
+//! - A node is pending only if no older node of its key is pending or tentative.
+//! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
+//!   value has been taken; a bucket is marked only when the shard is sealed.
+//! - The thread whose compare-exchange takes a node out of the list, and no other, reports it unlinked.
+
+use super::Access;
+use super::hint::NODE_BITS;
+use super::segments::{Segments, Zeroed};
+use super::slab::Slab;
+use super::word::{End, State, Word};
+use crate::sync::size::FIRST_SEGMENT_BITS;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// `[reversed hash:32 | node:1 | mark:1 | claimed:1 | -:1 | index:28]`: the successor's order, what it is and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link(u64);
+
+/// The key of the list's order: reversed hash, and a bucket before the nodes of the same hash.
+type Order = u64;
+
+const NODE: u64 = 1 << 31;
+const MARK: u64 = 1 << 30;
+const CLAIMED: u64 = 1 << 29;
+const INDEX_MASK: u64 = (1 << NODE_BITS) - 1;
+const _: () = assert!(INDEX_MASK < CLAIMED, "a link has room for a node or a bucket");
+
+impl Link {
+    /// The end of the list: after every order, and no node.
+    const END: Self = Self(!0 << 31);
+
+    fn to_node(hash: u32, node: u32) -> Self {
+        Self(u64::from(hash.reverse_bits()) << 32 | NODE | u64::from(node))
+    }
+
+    fn to_bucket(bucket: u32) -> Self {
+        Self(u64::from(bucket.reverse_bits()) << 32 | u64::from(bucket))
+    }
+
+    fn order(self) -> Order {
+        self.0 >> 31
+    }
+
+    fn is_end(self) -> bool {
+        self.0 | MARK | CLAIMED == Self::END.0 | MARK | CLAIMED
+    }
+
+    fn is_node(self) -> bool {
+        self.0 & NODE != 0 && !self.is_end()
+    }
+
+    fn index(self) -> u32 {
+        (self.0 & INDEX_MASK) as u32
+    }
+
+    fn is_marked(self) -> bool {
+        self.0 & MARK != 0
+    }
+
+    /// Of a bucket's cell: never used.
+    fn is_unset(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Of a bucket's cell: linked in, and its claimer has said so.
+    fn is_usable(self) -> bool {
+        !self.is_unset() && self.0 & CLAIMED == 0
+    }
+
+    /// Just the successor, without what the link says about its owner.
+    fn target(self) -> Self {
+        Self(self.0 & !(MARK | CLAIMED))
+    }
+
+    /// The same owner's link to another successor.
+    fn redirected(self, target: Self) -> Self {
+        Self(target.0 | (self.0 & CLAIMED))
+    }
+
+    /// True if a node of `order` is the successor.
+    fn continues_run(self, order: Order) -> bool {
+        self.order() == order && !self.is_end()
+    }
+}
+
+/// A link in the list. All-zero: unset.
+#[derive(Debug, Default)]
+pub(super) struct AtomicLink(AtomicU64);
+
+// SAFETY: an atomic of zero.
+unsafe impl Zeroed for AtomicLink {}
+
+impl AtomicLink {
+    fn load(&self) -> Link {
+        // Acquire: pairs with every Release below: whoever sees a link sees the node behind it filled in.
+        Link(self.0.load(Acquire))
+    }
+
+    fn swing(&self, seen: Link, target: Link) -> bool {
+        // Release: publishes the successor (a new node's key and hash; or what we saw of an older one).
+        // Relaxed on failure: the walk starts again from loads of its own.
+        self.0.compare_exchange(seen.0, seen.redirected(target).0, Release, Relaxed).is_ok()
+    }
+
+    /// Sets the link of a node that nobody else can reach.
+    fn set(&self, target: Link) {
+        // Relaxed: published by `swing`.
+        self.0.store(target.0, Relaxed);
+    }
+
+    /// Forbids any change from now on; the last value.
+    fn mark(&self) -> Link {
+        // Acquire: the successor is going to be read. Release: whoever sees the mark sees that the timer has ended.
+        Link(self.0.fetch_or(MARK, AcqRel))
+    }
+
+    /// Claims a bucket's cell; true for one thread.
+    fn claim(&self) -> bool {
+        // Relaxed: nothing is published; on failure nothing is read.
+        self.0.compare_exchange(0, CLAIMED, Relaxed, Relaxed).is_ok()
+    }
+
+    fn set_claimed(&self, target: Link) {
+        // Relaxed: the claimer alone uses the cell; published by the `swing` that links the bucket in.
+        self.0.store(target.0 | CLAIMED, Relaxed);
+    }
+
+    fn end_claim(&self) {
+        // Release: whoever starts from this bucket sees it linked in.
+        self.0.fetch_and(!CLAIMED, Release);
+    }
+
+    /// For nodes out of the index: the next chain in a list of chains.
+    pub(super) fn store_chain(&self, node: u32) {
+        // Relaxed: published by the list's head.
+        self.0.store(u64::from(node), Relaxed);
+    }
+
+    pub(super) fn load_chain(&self) -> u32 {
+        // Relaxed: acquired through the list's head.
+        (self.0.load(Relaxed) & INDEX_MASK) as u32
+    }
+}
+
+/// The shard is closed: nothing can be inserted any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sealed;
+
+/// Two neighbours in the list: `at` leads to `link`'s successor.
+#[derive(Clone, Copy)]
+pub(super) struct Position<'a> {
+    at: &'a AtomicLink,
+    link: Link,
+}
+
+/// A pending timer, as it was when it was found.
+pub(super) struct Found<'a> {
+    pub(super) node: u32,
+    pub(super) word: Word,
+    pub(super) position: Position<'a>,
+}
+
+pub(crate) struct Index {
+    buckets: Segments<AtomicLink>,
+    bucket_bits: AtomicU32,
+}
+
+impl Index {
+    pub(super) fn new() -> Self {
+        let buckets = Segments::<AtomicLink>::new();
+        buckets.reserve(0).set(Link::END);
+        Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
+    }
+
+    /// Doubles the array until it has a bucket per node.
+    pub(super) fn fit(&self, node_count: u32) {
+        // Relaxed: the number is only a choice between shortcuts; every one of them is right.
+        let bits = self.bucket_bits.load(Relaxed);
+        if bits < NODE_BITS && node_count > 1 << bits {
+            let _ = self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed);
+        }
+    }
+
+    pub(super) fn prefetch(&self, hash: u32) {
+        crate::sync::prefetch(self.buckets.reserve(self.bucket_of(hash)));
+    }
+
+    fn bucket_of(&self, hash: u32) -> u32 {
+        // Relaxed: see `fit`.
+        hash & ((1 << self.bucket_bits.load(Relaxed)) - 1)
+    }
+
+    /// The pending timer whose key satisfies `is_key`.
+    ///
+    /// "Absent" must have been true at one moment. It was if there was no node of this order at all; or if, after all of
+    /// them were found ended, the neighbour in front still leads to the first of them: then nothing came in meanwhile
+    /// that this walk has not seen, and what has ended stays so. Otherwise a successor may have come in behind
+    /// our back (`schedule` of an existing key), and we look again.
+    pub(super) fn find<'a, K, V>(
+        &'a self,
+        slab: &'a Arc<Slab<K, V>>,
+        hash: u32,
+        is_key: impl Fn(&K) -> bool,
+        access: &Access,
+    ) -> Option<Found<'a>>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let order = Link::to_node(hash, 0).order();
+        let entrance = self.entrance(slab, hash, access);
+        loop {
+            // Sealed: the scheduler is closed, and a closed one is empty.
+            let front = self.seek(slab, entrance, |link| link.order() >= order, access).ok()?;
+            match search_run(slab, front, order, &is_key) {
+                Search::Found(found) => return Some(found),
+                Search::Absent if !front.link.continues_run(order) || front.at.load() == front.link => return None,
+                Search::Absent | Search::Again => {}
+            }
+        }
+    }
+
+    /// Links a tentative node in, in front of all of its order. True if there are others of its order behind it.
+    pub(super) fn insert<K, V>(
+        &self,
+        slab: &Arc<Slab<K, V>>,
+        hash: u32,
+        node: u32,
+        access: &Access,
+    ) -> Result<bool, Sealed>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let target = Link::to_node(hash, node);
+        let entrance = self.entrance(slab, hash, access);
+        loop {
+            let position = self.seek(slab, entrance, |link| link.order() >= target.order(), access)?;
+            slab.head(node).next.set(position.link.target());
+            if position.at.swing(position.link, target) {
+                return Ok(position.link.continues_run(target.order()));
+            }
+        }
+    }
+
+    /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
+    pub(super) fn remove<K, V>(
+        &self,
+        slab: &Arc<Slab<K, V>>,
+        hash: u32,
+        node: u32,
+        position: Option<Position<'_>>,
+        access: &Access,
+    ) where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let next = slab.head(node).next.mark();
+        if let Some(position) = position
+            && unlink(slab, position, next, access)
+        {
+            return;
+        }
+        // A walk over all of this order takes out every marked node on its way, ours among them.
+        // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
+        let order = Link::to_node(hash, node).order();
+        let entrance = self.entrance(slab, hash, access);
+        let _ = self.seek(slab, entrance, |link| link.order() > order || link.is_end(), access);
+    }
+
+    /// Walks from `start` to the first link that satisfies `stop`, taking marked nodes out of the list.
+    fn seek<'a, K, V>(
+        &'a self,
+        slab: &'a Arc<Slab<K, V>>,
+        start: &'a AtomicLink,
+        stop: impl Fn(Link) -> bool,
+        access: &Access,
+    ) -> Result<Position<'a>, Sealed>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        'restart: loop {
+            let mut position = Position { at: start, link: start.load() };
+            if position.link.is_marked() {
+                return Err(Sealed);
+            }
+            while !stop(position.link) {
+                let at = self.link_of(slab, position.link);
+                let link = at.load();
+                if !link.is_marked() {
+                    position = Position { at, link };
+                } else if position.link.is_node() && unlink(slab, position, link, access) {
+                    position.link = position.link.redirected(link.target());
+                } else {
+                    // The neighbour changed, or the shard is being sealed, which the start will tell.
+                    continue 'restart;
+                }
+            }
+            return Ok(position);
+        }
+    }
+
+    /// The link that the element behind `link` owns.
+    fn link_of<'a, K, V>(&'a self, slab: &'a Slab<K, V>, link: Link) -> &'a AtomicLink
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        if link.is_node() { &slab.head(link.index()).next } else { self.buckets.at(link.index()) }
+    }
+
+    /// The nearest usable bucket at or before `hash`; links the hash's own bucket in if nobody has.
+    fn entrance<'a, K, V>(&'a self, slab: &'a Arc<Slab<K, V>>, hash: u32, access: &Access) -> &'a AtomicLink
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let bucket = self.bucket_of(hash);
+        let cell = self.buckets.reserve(bucket);
+        let mut link = cell.load();
+        if link.is_unset() && cell.claim() {
+            self.link_in(slab, bucket, cell, access);
+            link = cell.load();
+        }
+        if link.is_usable() { cell } else { self.ancestor(bucket) }
+    }
+
+    /// The nearest usable bucket before `bucket`: the same hash bits without the topmost ones.
+    fn ancestor(&self, mut bucket: u32) -> &AtomicLink {
+        loop {
+            // Bucket 0 is usable from the start, so this ends.
+            bucket &= !(1 << (u32::BITS - 1 - bucket.leading_zeros()));
+            let cell = self.buckets.reserve(bucket);
+            if cell.load().is_usable() {
+                return cell;
+            }
+        }
+    }
+
+    /// Puts the claimed bucket into the list. Only its claimer touches the cell until it is linked.
+    fn link_in<K, V>(&self, slab: &Arc<Slab<K, V>>, bucket: u32, cell: &AtomicLink, access: &Access)
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let target = Link::to_bucket(bucket);
+        let start = self.ancestor(bucket);
+        // Sealed: the bucket stays claimed, which is as good as unset.
+        while let Ok(position) = self.seek(slab, start, |link| link.order() >= target.order(), access) {
+            cell.set_claimed(position.link.target());
+            if position.at.swing(position.link, target) {
+                cell.end_claim();
+                return;
+            }
+        }
+    }
+
+    /// Ends the shard: nothing can be inserted any more, and every timer that was pending goes to `claim`, once.
+    ///
+    /// Each link is marked before its successor is looked at, from the first to the last. An insert that comes before
+    /// the mark is therefore seen; one that comes after fails, finds the start of its walk marked, and knows.
+    pub(super) fn seal<K, V>(&self, slab: &Slab<K, V>, mut claim: impl FnMut(u32, Word))
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let mut link = self.buckets.at(0).mark().target();
+        while !link.is_end() {
+            if link.is_node() {
+                let node = link.index();
+                if let Some(word) = claim_any(slab, node, link.order()) {
+                    claim(node, word);
+                }
+            }
+            link = self.link_of(slab, link).mark().target();
+        }
+    }
+}
+
+enum Search<'a> {
+    Found(Found<'a>),
+    /// No node of the run is a pending timer of the key.
+    Absent,
+    /// A timer was on its way in; it has been helped.
+    Again,
+}
+
+/// Looks for the pending timer of a key among the nodes of equal order behind `front`.
+fn search_run<'a, K, V>(
+    slab: &'a Slab<K, V>,
+    front: Position<'a>,
+    order: Order,
+    is_key: &impl Fn(&K) -> bool,
+) -> Search<'a>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let mut position = front;
+    while position.link.continues_run(order) {
+        let node = position.link.index();
+        let head = slab.head(node);
+        let word = head.word.load();
+        // SAFETY: reached in the index, under the guard that the caller of `find` holds.
+        let is_ours = || unsafe { slab.with_key(node, is_key) };
+        match word.state() {
+            State::Pending if is_ours() => return Search::Found(Found { node, word, position }),
+            State::Tentative if is_ours() => {
+                resolve(slab, node, order);
+                return Search::Again;
+            }
+            _ => {}
+        }
+        position = Position { at: &head.next, link: head.next.load() };
+    }
+    Search::Absent
+}
+
+/// Takes `position`'s successor, which is marked and leads to `next`, out of the list.
+fn unlink<K, V>(slab: &Arc<Slab<K, V>>, position: Position<'_>, next: Link, access: &Access) -> bool
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let done = !position.link.is_marked() && position.at.swing(position.link, next.target());
+    if done {
+        let node = position.link.index();
+        if slab.head(node).word.unlink() {
+            slab.retire(node, access.stripe, &access.guard);
+        }
+    }
+    done
+}
+
+/// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
+fn resolve<K, V>(slab: &Slab<K, V>, node: u32, order: Order)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let head = slab.head(node);
+    let mut link = head.next.load();
+    while link.continues_run(order) {
+        supersede(slab, link.index(), node, order);
+        link = slab.head(link.index()).next.load();
+    }
+    head.word.publish();
+}
+
+/// Ends `older` in the name of `newer` if it is a timer of the same key.
+fn supersede<K, V>(slab: &Slab<K, V>, older: u32, newer: u32, order: Order)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let word = &slab.head(older).word;
+    loop {
+        let seen = word.load();
+        match seen.state() {
+            State::Dead | State::Replaced => return,
+            _ if !same_key(slab, older, newer) => return,
+            // As deep as there are threads that schedule this key at this moment.
+            State::Tentative => resolve(slab, older, order),
+            State::Pending if word.replace(seen, newer).is_ok() => return,
+            State::Pending => {}
+        }
+    }
+}
+
+/// The author's part: publishes its linked `node`, which has others of its order behind it if `in_run`.
+pub(super) fn publish<K, V>(slab: &Slab<K, V>, hash: u32, node: u32, in_run: bool)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    if in_run {
+        resolve(slab, node, Link::to_node(hash, node).order());
+    } else {
+        slab.head(node).word.publish();
+    }
+}
+
+/// Keys that panic when compared count as different here: whoever helps must not be left half way.
+fn same_key<K, V>(slab: &Slab<K, V>, a: u32, b: u32) -> bool
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    // SAFETY: both nodes were reached in the index under the caller's guard.
+    let compare = || unsafe { slab.with_key(a, |a| slab.with_key(b, |b| a == b)) };
+    catch_unwind(AssertUnwindSafe(compare)).unwrap_or(false)
+}
+
+/// The value that belongs to the author of `newer`: of the timer that was ended in its name, if there was one.
+/// Called once, by that author, after `resolve`.
+pub(super) fn take_replaced<K, V>(
+    index: &Index,
+    slab: &Arc<Slab<K, V>>,
+    hash: u32,
+    newer: u32,
+    access: &Access,
+) -> Option<V>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let order = Link::to_node(hash, newer).order();
+    // A replaced node is taken out by nobody but the author of its successor, which is us: it is still in there.
+    let mut position = Position { at: &slab.head(newer).next, link: slab.head(newer).next.load() };
+    let mut value = None;
+    while position.link.continues_run(order) {
+        let node = position.link.index();
+        let head = slab.head(node);
+        if head.word.load().is_replaced_by(newer) {
+            // SAFETY: its word names our node, so the value is ours; from `finish` on it is not found here again.
+            let taken = unsafe { slab.take_value(node) };
+            let unlinked = head.word.finish();
+            debug_assert!(!unlinked, "nobody but us takes it out of the list");
+            index.remove(slab, hash, node, Some(position), access);
+            // There is a second one only if `Eq` contradicts itself.
+            value.get_or_insert(taken);
+        }
+        position = Position { at: &head.next, link: head.next.load() };
+    }
+    value
+}
+
+/// Ends the timer of `node` whatever its deadline; the word that it had, if it was pending.
+fn claim_any<K, V>(slab: &Slab<K, V>, node: u32, order: Order) -> Option<Word>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let word = &slab.head(node).word;
+    loop {
+        let seen = word.load();
+        match seen.state() {
+            State::Dead | State::Replaced => return None,
+            State::Tentative => resolve(slab, node, order),
+            State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
+            State::Pending => {}
+        }
+    }
+}

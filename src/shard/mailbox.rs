@@ -1,0 +1,283 @@
+//! The way of hints from any thread to the worker: a lock-free, unbounded queue of many producers and one consumer.
+//!
+//! A stripe is a chain of segments of slots. A producer publishes a hint by **one** compare-exchange of the first
+//! empty slot from 0 to the hint; nothing is reserved beforehand. So the filled slots are always a prefix, and a
+//! producer that stalls anywhere hides nobody else's hint, which no queue that reserves and then writes can say.
+//! Slots are never emptied, segments are used once, so there is no ABA. A segment is reclaimed by the epoch when the
+//! consumer has left it.
+//!
+//! Callers are spread over several stripes, chosen per thread, merely to keep them off each other's cache lines.
+//! (Michael and Scott, "Simple, Fast, and Practical Non-Blocking and Blocking Concurrent Queue Algorithms",
+//! PODC 1996, with an array of slots in the place of a node.)
+
+use super::hint::Hint;
+use crate::sync::size::MAILBOX_SEGMENT;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, epoch::Guard};
+use crossbeam_utils::CachePadded;
+use std::ptr;
+/// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
+use std::sync::atomic::AtomicU64 as Count;
+
+#[derive(Debug)]
+struct Segment {
+    next: AtomicPtr<Segment>,
+    /// Roughly the first empty slot: where to begin to look, never more than a shortcut.
+    cursor: AtomicU32,
+    slots: [AtomicU64; MAILBOX_SEGMENT],
+}
+
+impl Segment {
+    fn allocate() -> *mut Self {
+        Box::into_raw(Box::new(Self {
+            next: AtomicPtr::new(ptr::null_mut()),
+            cursor: AtomicU32::new(0),
+            slots: std::array::from_fn(|_| AtomicU64::new(0)),
+        }))
+    }
+}
+
+/// What a push left behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pushed {
+    /// Nothing of note.
+    Stored,
+    /// The hint filled a segment: it is time that somebody drained it, whatever the hints' ticks.
+    SegmentFull,
+}
+
+/// The producers' end of one stripe.
+#[derive(Debug, Default)]
+struct Tail {
+    /// Null until the first push.
+    segment: AtomicPtr<Segment>,
+    /// Hints pushed so far.
+    pushed: Count,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    tails: Box<[CachePadded<Tail>]>,
+    /// The segment of each stripe that the consumer reads; only the consumer moves it on.
+    heads: Box<[AtomicPtr<Segment>]>,
+    /// Hints drained so far.
+    drained: CachePadded<Count>,
+}
+
+/// The consumer's end: where it will read next in each stripe. There is one, owned by the worker.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    positions: Vec<Position>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    segment: *mut Segment,
+    slot: usize,
+}
+
+// SAFETY: the pointers are to segments that any thread may read; see `Mailbox::drain` for their lifetime.
+unsafe impl Send for Drain {}
+
+impl Mailbox {
+    pub(crate) fn new(stripe_count: usize) -> Self {
+        Self {
+            tails: (0..stripe_count).map(|_| CachePadded::default()).collect(),
+            heads: (0..stripe_count).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
+            drained: CachePadded::default(),
+        }
+    }
+
+    /// The consumer's end. Only one may be used in a mailbox's life.
+    pub(crate) fn consumer(&self) -> Drain {
+        let start = Position { segment: ptr::null_mut(), slot: 0 };
+        Drain { positions: vec![start; self.heads.len()] }
+    }
+
+    /// Adds a hint. `_guard` keeps every segment that it can reach alive.
+    pub(crate) fn push(&self, stripe: usize, hint: Hint, _guard: &Guard) -> Pushed {
+        let Tail { segment: tail, pushed } = &*self.tails[stripe];
+        pushed.fetch_add(1, Ordering::Relaxed);
+        // Acquire: pairs with the Release that published the segment.
+        let mut current = tail.load(Ordering::Acquire);
+        if current.is_null() {
+            current = self.first_segment(stripe);
+        }
+        loop {
+            // SAFETY: `current` was the tail while we were pinned. A segment is retired only after the tail has left
+            // it for good, so the guard keeps it alive, and those behind it all the more.
+            let segment = unsafe { &*current };
+            if let Some(slot) = try_push(segment, hint) {
+                let full = slot + 1 == MAILBOX_SEGMENT;
+                return if full { Pushed::SegmentFull } else { Pushed::Stored };
+            }
+            let next = successor(segment);
+            // Release: publishes the next segment, which we saw initialised, to the Acquire load above.
+            // Relaxed on failure: somebody else moved the tail; we go on along the chain anyway.
+            let _ = tail.compare_exchange(current, next, Ordering::Release, Ordering::Relaxed);
+            current = next;
+        }
+    }
+
+    /// Allocates the first segment of a stripe, or takes another thread's.
+    #[cold]
+    fn first_segment(&self, stripe: usize) -> *mut Segment {
+        let segment = install(&self.heads[stripe]);
+        // Release: publishes the segment to the Acquire load in `push`.
+        // Acquire on failure: the tail is set, perhaps further on already; both segments are initialised.
+        match self.tails[stripe].segment.compare_exchange(
+            ptr::null_mut(),
+            segment,
+            Ordering::Release,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => segment,
+            Err(current) => current,
+        }
+    }
+
+    /// Hands every hint that is in to `take`.
+    pub(crate) fn drain(&self, drain: &mut Drain, guard: &Guard, mut take: impl FnMut(Hint)) {
+        let mut count = 0;
+        for (stripe, position) in drain.positions.iter_mut().enumerate() {
+            if position.segment.is_null() {
+                // Acquire: pairs with the Release in `install`.
+                position.segment = self.heads[stripe].load(Ordering::Acquire);
+            }
+            while let Some(hint) = self.next(stripe, position, guard) {
+                count += 1;
+                take(hint);
+            }
+        }
+        self.drained.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Hints that are in, roughly.
+    pub(crate) fn depth(&self) -> u64 {
+        let drained = self.drained.load(Ordering::Relaxed);
+        let pushed: u64 = self.tails.iter().map(|tail| tail.pushed.load(Ordering::Relaxed)).sum();
+        pushed.saturating_sub(drained)
+    }
+
+    /// The next hint of a stripe, if there is one.
+    fn next(&self, stripe: usize, position: &mut Position, guard: &Guard) -> Option<Hint> {
+        if position.segment.is_null() {
+            return None;
+        }
+        loop {
+            // SAFETY: only the consumer retires segments, and only those that it has left.
+            let segment = unsafe { &*position.segment };
+            if let Some(slot) = segment.slots.get(position.slot) {
+                // Acquire: pairs with the Release in `try_push`, so that the worker sees what the caller did before.
+                let hint = Hint::from_bits(slot.load(Ordering::Acquire))?;
+                position.slot += 1;
+                return Some(hint);
+            }
+            // Acquire: pairs with the Release in `install`.
+            let next = segment.next.load(Ordering::Acquire);
+            if next.is_null() {
+                return None;
+            }
+            self.leave(stripe, position.segment, next, guard);
+            *position = Position { segment: next, slot: 0 };
+        }
+    }
+
+    /// Retires a segment that is full and drained.
+    fn leave(&self, stripe: usize, segment: *mut Segment, next: *mut Segment, guard: &Guard) {
+        // The tail may lag behind: once it has left `segment`, no thread that pins from now on can reach it.
+        // Release: publishes `next`, as in `push`. Relaxed on failure: the tail was further on.
+        let _ = self.tails[stripe].segment.compare_exchange(segment, next, Ordering::Release, Ordering::Relaxed);
+        // Release: a producer that still believes the stripe to be new reads this in `install`.
+        self.heads[stripe].store(next, Ordering::Release);
+        let segment = SendPtr(segment);
+        // SAFETY: nobody who pins after this guard reaches the segment: the tail, the head and the consumer have all
+        // moved on. It came from `Box::into_raw` and is freed once, because the consumer leaves each segment once.
+        unsafe { guard.defer_unchecked(move || drop(Box::from_raw(segment.into_inner()))) };
+    }
+
+    /// True if the consumer has nothing to drain.
+    pub(crate) fn is_drained(&self, drain: &Drain) -> bool {
+        drain.positions.iter().zip(&self.heads).all(|(position, head)| {
+            // Acquire: as in `drain`.
+            let segment = if position.segment.is_null() { head.load(Ordering::Acquire) } else { position.segment };
+            if segment.is_null() {
+                return true;
+            }
+            // SAFETY: as in `next`.
+            let segment = unsafe { &*segment };
+            match segment.slots.get(position.slot) {
+                // Acquire: as in `next`.
+                Some(slot) => slot.load(Ordering::Acquire) == 0,
+                None => segment.next.load(Ordering::Acquire).is_null(),
+            }
+        })
+    }
+}
+
+/// Publishes the hint in the first empty slot, if the segment has one; which one it was.
+fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
+    // Acquire here and on the slots that we pass: the fence with which we go on to the alarm must come after the push
+    // of every hint before ours. Else the worker, which reads the slots in order, might still see an earlier one
+    // empty, miss ours behind it, and sleep, with us believing it awake.
+    let start = segment.cursor.load(Ordering::Acquire) as usize;
+    for (index, slot) in segment.slots.iter().enumerate().skip(start) {
+        // Release: publishes the caller's steps before the push to the Acquire in `next`.
+        if slot.load(Ordering::Acquire) == 0
+            && slot.compare_exchange(0, hint.to_bits(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            // Release: for the Acquire above. It may step back behind another thread's; then some slots are passed twice.
+            segment.cursor.store(index as u32 + 1, Ordering::Release);
+            return Some(index);
+        }
+    }
+    None
+}
+
+/// The segment after a full one, allocated if need be.
+fn successor(segment: &Segment) -> *mut Segment {
+    // Acquire: pairs with the Release in `install`.
+    let next = segment.next.load(Ordering::Acquire);
+    if next.is_null() { install(&segment.next) } else { next }
+}
+
+/// Sets `place`, which was null, to a new segment, or returns what another thread set.
+#[cold]
+fn install(place: &AtomicPtr<Segment>) -> *mut Segment {
+    let fresh = Segment::allocate();
+    // Release: publishes the empty segment to the Acquire loads of `next` and `heads`.
+    // Acquire on failure: we go on with the winner's.
+    match place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => fresh,
+        Err(winner) => {
+            // SAFETY: from `Box::into_raw` above, and never shared.
+            drop(unsafe { Box::from_raw(fresh) });
+            winner
+        }
+    }
+}
+
+/// Moves a pointer into a closure that another thread runs.
+struct SendPtr(*mut Segment);
+// SAFETY: a segment is made of atomics; whoever runs the closure is the only one left to touch it.
+unsafe impl Send for SendPtr {}
+
+impl SendPtr {
+    fn into_inner(self) -> *mut Segment {
+        self.0
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        for head in &mut self.heads {
+            // Relaxed: `&mut self`; whatever gave us that ordered all accesses before.
+            let mut segment = head.load(Ordering::Relaxed);
+            while !segment.is_null() {
+                // SAFETY: the chain from the head on was not retired, nobody else can reach it any more, and each
+                // segment came from `Box::into_raw`.
+                let owned = unsafe { Box::from_raw(segment) };
+                segment = owned.next.load(Ordering::Relaxed);
+            }
+        }
+    }
+}

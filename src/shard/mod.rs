@@ -1,0 +1,411 @@
+//! One shard: what callers and the shard's worker share. Lock-free on the callers' side.
+//!
+//! ```text
+//!   any thread                                                   the worker
+//!   schedule / reschedule / cancel                               drain, look, sleep
+//!       |                                                            |
+//!       |   index:  key -> node                                      |   wheel of hints (its own)
+//!       |   slab:   node = word, promise, key, value                 |
+//!       +-> word:   the one atomic that every race is about  <-------+
+//!       +-> hint -> mailbox ------------------------------------->   |
+//!       +-> alarm: asleep until ...  <------------------------------ +
+//! ```
+//!
+//! `shard/` knows no clock, no threads, no wheel, no executor and no callback; it runs no user code but the keys' `Eq`
+//! and destructor. Time comes in as [`Tick`]s. All `unsafe` of the crate is in here and in `sync.rs`.
+
+mod alarm;
+mod hint;
+mod index;
+mod mailbox;
+mod segments;
+mod slab;
+mod tick;
+mod word;
+
+pub(crate) use alarm::Alarm;
+pub(crate) use hint::Hint;
+pub(crate) use mailbox::{Drain, Mailbox};
+pub(crate) use slab::Homeless;
+pub(crate) use tick::{NEVER_TICKS, Tick};
+
+use crate::sync::epoch::{Guard, pin};
+use crate::sync::{AtomicU64, Ordering};
+use hint::hint_tick;
+use index::{Found, Index};
+use mailbox::Pushed;
+use slab::Slab;
+use std::sync::Arc;
+use tick::Deadline;
+use word::{End, Sight, Word};
+
+/// A thread's presence in a shard: what it may reach is not reclaimed meanwhile.
+pub(crate) struct Access {
+    pub(crate) stripe: usize,
+    pub(crate) guard: Guard,
+}
+
+impl Access {
+    /// `stripe` keeps threads off each other's cache lines; any number below the shard's stripe count is right.
+    pub(crate) fn new(stripe: usize) -> Self {
+        Self { stripe, guard: pin() }
+    }
+}
+
+/// When a timer is to fire, and when that was asked for. `None` is never.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) tick: Option<Tick>,
+    pub(crate) now: Tick,
+}
+
+impl Due {
+    fn deadline(self) -> Deadline {
+        self.tick.map_or(Deadline::NEVER, Deadline::at)
+    }
+}
+
+/// One timer for ever: no later timer has the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    pub(crate) node: u32,
+    generation: u32,
+}
+
+/// Why `schedule` gave key and value back.
+#[derive(Debug)]
+pub(crate) enum Refused<K, V> {
+    /// Every node is in use.
+    Exhausted(K, V),
+    /// The shard is sealed.
+    Sealed(K, V),
+}
+
+/// A timer that somebody claimed. Its key is still in its node, until `Shard::finish`.
+#[derive(Debug)]
+pub(crate) struct Claim<V> {
+    pub(crate) node: u32,
+    pub(crate) value: V,
+    /// When it was due; `None` is never.
+    pub(crate) due: Option<Tick>,
+}
+
+/// What became of a hint.
+#[derive(Debug)]
+pub(crate) enum Look<V> {
+    /// The timer was due: it is the worker's now.
+    Expired(Claim<V>),
+    /// It is due later: look again then.
+    Later(Hint),
+    /// Nothing to do.
+    Nothing,
+}
+
+pub(crate) struct Shard<K, V> {
+    slab: Arc<Slab<K, V>>,
+    index: Index,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) alarm: Alarm,
+    /// The worker's clock, for callers whose own clock is behind it.
+    hand: AtomicU64,
+}
+
+impl<K, V> std::fmt::Debug for Shard<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard").finish_non_exhaustive()
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
+    pub(crate) fn new(stripe_count: usize, first_tick: Tick) -> Self {
+        Self {
+            slab: Arc::new(Slab::new(stripe_count)),
+            index: Index::new(),
+            mailbox: Mailbox::new(stripe_count),
+            alarm: Alarm::default(),
+            hand: AtomicU64::new(first_tick.0),
+        }
+    }
+
+    /// Asks the processor for the bucket of `hash`.
+    pub(crate) fn prefetch(&self, hash: u32) {
+        self.index.prefetch(hash);
+    }
+
+    /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
+    pub(crate) fn schedule(
+        &self,
+        hash: u32,
+        key: K,
+        value: V,
+        due: Due,
+        access: &Access,
+    ) -> Result<(Identity, Option<V>), Refused<K, V>> {
+        let node = self
+            .slab
+            .allocate(access.stripe, hash, key, value, due.deadline())
+            .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
+        let identity = Identity { node, generation: self.slab.generation(node) };
+        self.index.fit(self.slab.extent());
+        let Ok(in_run) = self.index.insert(&self.slab, hash, node, access) else {
+            let Homeless(key, value) = self.slab.give_back(access.stripe, node);
+            return Err(Refused::Sealed(key, value));
+        };
+        index::publish(&self.slab, hash, node, in_run);
+        self.announce(node, due, access);
+        let replaced = if in_run { index::take_replaced(&self.index, &self.slab, hash, node, access) } else { None };
+        Ok((identity, replaced))
+    }
+
+    /// Moves the pending timer whose key satisfies `is_key`. False if there is none.
+    pub(crate) fn reschedule(&self, hash: u32, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
+        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
+            if self.move_to(node, word, due, access).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Moves a timer that is known by its identity. False if it is not pending any more.
+    pub(crate) fn reschedule_this(&self, timer: Identity, due: Due, access: &Access) -> bool {
+        while let Some(word) = self.pending(timer) {
+            if self.move_to(timer.node, word, due, access).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn move_to(&self, node: u32, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
+        self.slab.head(node).word.reschedule(seen, due.deadline())?;
+        self.announce(node, due, access);
+        Ok(())
+    }
+
+    /// Ends the pending timer whose key satisfies `is_key`; it will never fire.
+    pub(crate) fn cancel(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
+        while let Some(Found { node, word, position }) = self.index.find(&self.slab, hash, &is_key, access) {
+            self.slab.prefetch_tail(node);
+            if self.slab.head(node).word.kill(word, End::Done).is_ok() {
+                // SAFETY: we ended it, and come here once.
+                let value = unsafe { self.slab.take_value(node) };
+                self.index.remove(&self.slab, hash, node, Some(position), access);
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// As `cancel`, of a timer that is known by its identity.
+    pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
+        while let Some(word) = self.pending(timer) {
+            if self.slab.head(timer.node).word.kill(word, End::Done).is_ok() {
+                // SAFETY: we ended it, and come here once.
+                let value = unsafe { self.slab.take_value(timer.node) };
+                self.index.remove(&self.slab, self.slab.hash(timer.node), timer.node, None, access);
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Claims the pending timer whose key satisfies `is_key`, as if it were due. `finish` follows.
+    pub(crate) fn claim(&self, hash: u32, is_key: impl Fn(&K) -> bool, now: Tick, access: &Access) -> Option<Claim<V>> {
+        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
+            if let Some(claim) = self.try_claim(node, word, now, access) {
+                return Some(claim);
+            }
+        }
+        None
+    }
+
+    /// As `claim`, of a timer that is known by its identity.
+    pub(crate) fn claim_this(&self, timer: Identity, now: Tick, access: &Access) -> Option<Claim<V>> {
+        while let Some(word) = self.pending(timer) {
+            if let Some(claim) = self.try_claim(timer.node, word, now, access) {
+                return Some(claim);
+            }
+        }
+        None
+    }
+
+    fn try_claim(&self, node: u32, seen: Word, now: Tick, access: &Access) -> Option<Claim<V>> {
+        self.slab.head(node).word.kill(seen, End::KeyInUse).ok()?;
+        Some(self.take_claimed(node, seen.deadline(), now, access))
+    }
+
+    /// The value of a timer that we have just ended with `End::KeyInUse`, and its node out of the index: the place is
+    /// free before the callback runs.
+    fn take_claimed(&self, node: u32, deadline: Deadline, now: Tick, access: &Access) -> Claim<V> {
+        // SAFETY: we ended it, and come here once.
+        let value = unsafe { self.slab.take_value(node) };
+        self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+        Claim { node, value, due: deadline.tick(now) }
+    }
+
+    /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
+    pub(crate) fn due(
+        &self,
+        hash: u32,
+        is_key: impl Fn(&K) -> bool,
+        now: Tick,
+        access: &Access,
+    ) -> Option<Option<Tick>> {
+        let found = self.index.find(&self.slab, hash, is_key, access)?;
+        Some(found.word.deadline().tick(now))
+    }
+
+    /// When this timer is due, if it is pending: `Some(None)` is never.
+    pub(crate) fn due_this(&self, timer: Identity, now: Tick) -> Option<Option<Tick>> {
+        Some(self.pending(timer)?.deadline().tick(now))
+    }
+
+    /// The word of a timer that is known by its identity, if it is pending.
+    ///
+    /// The word is read first. A node's generation grows before its word turns pending again, so a pending word with
+    /// our generation behind it is ours; and as it was pending while we were pinned, the node is not reused before we
+    /// are done with that word.
+    fn pending(&self, timer: Identity) -> Option<Word> {
+        let word = self.slab.head(timer.node).word.load();
+        (word.is_pending() && self.slab.generation(timer.node) == timer.generation).then_some(word)
+    }
+
+    /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
+    /// The caller has just made the timer pending with this deadline.
+    fn announce(&self, node: u32, due: Due, access: &Access) {
+        let Some(tick) = due.tick else { return };
+        let tick = hint_tick(tick, due.now);
+        let promise = &self.slab.head(node).promise;
+        let seen = promise.load();
+        if seen.covers(tick) {
+            return;
+        }
+        match self.mailbox.push(access.stripe, Hint::new(tick, node), &access.guard) {
+            Pushed::Stored => self.alarm.hint_pushed(tick),
+            Pushed::SegmentFull => self.alarm.mailbox_filled(),
+        }
+        promise.promise(seen, tick);
+    }
+
+    /// The worker's look because of a hint that it takes out of the wheel, due or not: rules 2 and 3 of `hint.rs`.
+    pub(crate) fn look(&self, hint: Hint, now: Tick, access: &Access) -> Look<V> {
+        let node = hint.node();
+        let head = self.slab.head(node);
+        let promise = head.promise.withdraw(hint.tick(now));
+        match head.word.look(now) {
+            Sight::Claimed(deadline) => Look::Expired(self.take_claimed(node, deadline, now, access)),
+            Sight::Nothing => Look::Nothing,
+            Sight::Later(deadline) => match deadline.tick(now) {
+                None => Look::Nothing,
+                Some(tick) => {
+                    let tick = hint_tick(tick, now);
+                    if promise.covers(tick) {
+                        return Look::Nothing;
+                    }
+                    head.promise.promise(promise, tick);
+                    Look::Later(Hint::new(tick, node))
+                }
+            },
+        }
+    }
+
+    /// True if the timer behind the hint is pending and due when the hint says, or before.
+    pub(crate) fn is_live(&self, hint: Hint, now: Tick) -> bool {
+        let word = self.slab.head(hint.node()).word.load();
+        word.is_pending() && word.deadline().is_due(hint.tick(now))
+    }
+
+    /// Asks the processor for the node behind a hint.
+    pub(crate) fn prefetch_hint(&self, hint: Hint) {
+        self.slab.prefetch(hint.node());
+    }
+
+    /// Runs `read` on the key of a claimed timer.
+    pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
+        unsafe { self.slab.with_key(claim.0, read) }
+    }
+
+    /// Says that the key of a claimed timer is needed no more.
+    pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
+        if self.slab.head(claim.0).word.finish() {
+            self.slab.retire(claim.0, access.stripe, &access.guard);
+        }
+    }
+
+    /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.
+    pub(crate) fn identities(&self, mut each: impl FnMut(Identity)) {
+        for node in 1..self.slab.extent() {
+            let timer = Identity { node, generation: self.slab.reserved_generation(node) };
+            if self.pending(timer).is_some() {
+                each(timer);
+            }
+        }
+    }
+
+    /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
+    pub(crate) fn seal(&self, now: Tick, mut each: impl FnMut(Claim<V>)) {
+        self.index.seal(&self.slab, |node, word| {
+            // SAFETY: `seal` ended it for us, and hands it over once.
+            let value = unsafe { self.slab.take_value(node) };
+            each(Claim { node, value, due: word.deadline().tick(now) });
+        });
+    }
+
+    /// Moves the key of a finished timer out.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn take_key(&self, node: u32) -> Option<K> {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.take_leftover_key(node) }
+    }
+
+    /// Drops the keys that finished timers have left behind.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn drop_leftover_keys(&self) {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.drop_leftover_keys() };
+    }
+
+    /// Timers in the shard, roughly.
+    pub(crate) fn in_use(&self) -> usize {
+        self.slab.in_use()
+    }
+
+    /// The tick that the worker has reached.
+    pub(crate) fn hand(&self) -> Tick {
+        // Acquire: none needed for correctness of other data; it keeps a caller's later clock reading later.
+        Tick(self.hand.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_hand(&self, now: Tick) {
+        // Release: as above.
+        self.hand.store(now.0, Ordering::Release);
+    }
+}
+
+/// A claimed timer that is not finished: the right to use its key.
+#[derive(Debug)]
+pub(crate) struct ClaimedNode(u32);
+
+impl<V> Claim<V> {
+    /// Fires without having been due: it has no lateness.
+    pub(crate) fn ahead_of_time(self) -> Self {
+        Self { due: None, ..self }
+    }
+
+    /// Splits off the right to the key.
+    pub(crate) fn into_parts(self) -> (ClaimedNode, V, Option<Tick>) {
+        (ClaimedNode(self.node), self.value, self.due)
+    }
+}
+
+impl ClaimedNode {
+    pub(crate) fn node(&self) -> u32 {
+        self.0
+    }
+}

@@ -1,0 +1,142 @@
+//! An array that grows from any thread without ever moving an item.
+//!
+//! Segment 0 holds the first `1 << FIRST_SEGMENT_BITS` items, each further segment as many as all before it.
+//! A segment is allocated by whoever needs it first and stays until the array is dropped; its memory comes zeroed
+//! from the operating system and costs nothing until it is touched. Growing copies nothing, so no call pays for
+//! the whole.
+
+use crate::sync::size::FIRST_SEGMENT_BITS;
+use crate::sync::{AtomicPtr, Ordering, memory};
+use std::ptr;
+
+/// Types for which memory of zeroes is the default value.
+///
+/// # Safety
+/// All-zero bytes must be a valid value, equal to `Self::default()`.
+pub(super) unsafe trait Zeroed: Default {}
+
+/// Enough segments for indexes of [`NODE_BITS`](super::hint::NODE_BITS) bits.
+const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS + 1) as usize;
+
+#[derive(Debug)]
+pub(super) struct Segments<T: Zeroed> {
+    segments: [AtomicPtr<T>; SEGMENT_COUNT],
+}
+
+// SAFETY: the array owns its items and hands out only shared references to them.
+unsafe impl<T: Zeroed + Send> Send for Segments<T> {}
+// SAFETY: as above; all that `&Segments` gives away is `&T`.
+unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
+
+/// Where the item `index` lies: segment, and offset in it.
+const fn locate(index: u32) -> (usize, usize) {
+    let segment = u32::BITS - (index >> FIRST_SEGMENT_BITS).leading_zeros();
+    if segment == 0 {
+        (0, index as usize)
+    } else {
+        (segment as usize, (index - (1 << (FIRST_SEGMENT_BITS + segment - 1))) as usize)
+    }
+}
+
+/// Items in a segment.
+const fn segment_len(segment: usize) -> usize {
+    let doublings = if segment == 0 { 0 } else { segment - 1 };
+    1 << (FIRST_SEGMENT_BITS as usize + doublings)
+}
+
+impl<T: Zeroed> Segments<T> {
+    pub(super) fn new() -> Self {
+        Self { segments: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+    }
+
+    /// The item `index`, which somebody has reserved before.
+    pub(super) fn at(&self, index: u32) -> &T {
+        let (segment, offset) = locate(index);
+        // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
+        let items = self.segments[segment].load(Ordering::Acquire);
+        assert!(!items.is_null(), "index {index} was never reserved");
+        // SAFETY: a segment that is not null holds `segment_len(segment) > offset` items until `self` is dropped.
+        unsafe { &*items.add(offset) }
+    }
+
+    /// The item `index`; allocates its segment if need be.
+    pub(super) fn reserve(&self, index: u32) -> &T {
+        let (segment, offset) = locate(index);
+        // Acquire: as in `at`.
+        let mut items = self.segments[segment].load(Ordering::Acquire);
+        if items.is_null() {
+            items = self.allocate(segment);
+        }
+        // SAFETY: as in `at`.
+        unsafe { &*items.add(offset) }
+    }
+
+    /// Installs a new segment, or takes the one that another thread installed meanwhile.
+    #[cold]
+    fn allocate(&self, segment: usize) -> *mut T {
+        // SAFETY: `T: Zeroed`.
+        let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
+        let slot = &self.segments[segment];
+        // Release: publishes the initialised items to the Acquire loads in `at` and `reserve`.
+        // Acquire on failure: we go on with the other thread's items.
+        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(winner) => {
+                // SAFETY: `fresh` was allocated above with this length and nobody else has seen it.
+                unsafe { memory::free(fresh, segment_len(segment)) };
+                winner
+            }
+        }
+    }
+}
+
+impl<T: Zeroed> Drop for Segments<T> {
+    fn drop(&mut self) {
+        const { assert!(!std::mem::needs_drop::<T>() || cfg!(loom_root), "items are freed, not dropped") };
+        for (segment, slot) in self.segments.iter_mut().enumerate() {
+            // Relaxed: `&mut self`; whatever gave us that ordered all accesses before.
+            let items = slot.load(Ordering::Relaxed);
+            if !items.is_null() {
+                // SAFETY: allocated with this length in `allocate`, and nobody can use it any more.
+                unsafe { memory::free(items, segment_len(segment)) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    // SAFETY: an `AtomicU64` of zero bytes is `AtomicU64::new(0)`.
+    unsafe impl Zeroed for AtomicU64 {}
+
+    #[test]
+    fn indexes_fill_the_segments_without_gap_or_overlap() {
+        let mut expected = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(locate(index), expected);
+            expected.1 += 1;
+            if expected.1 == segment_len(expected.0) {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let last = (1 << super::super::hint::NODE_BITS) - 1;
+        assert_eq!(locate(last), (SEGMENT_COUNT - 1, segment_len(SEGMENT_COUNT - 1) - 1));
+    }
+
+    #[test]
+    fn items_start_zeroed_keep_their_place_and_are_aligned() {
+        let array = Segments::<AtomicU64>::new();
+        let first = ptr::from_ref(array.reserve(0));
+        assert_eq!(first.addr() % 64, 0);
+        for index in 0..5_000 {
+            let item = array.reserve(index);
+            assert_eq!(item.load(Ordering::Relaxed), 0);
+            item.store(u64::from(index), Ordering::Relaxed);
+        }
+        assert_eq!(ptr::from_ref(array.at(0)), first);
+        assert!((0..5_000).all(|index| array.at(index).load(Ordering::Relaxed) == u64::from(index)));
+    }
+}

@@ -1,0 +1,443 @@
+//! The timers of one shard: nodes in growing arrays that are never unmapped while the slab lives, so any thread may
+//! read a node's atomics at any time, whatever became of the timer.
+//!
+//! A node is split in two. The *head* is what a look-up, a move and the worker touch (32 bytes for an 8-byte key, two
+//! to a cache line); the *tail* is what only the beginning and the end of a timer touch.
+//!
+//! Where a node is while it is not in use:
+//! ```text
+//!   retire           64 together            grace period over        allocate
+//!   ------> limbo ------------------> epoch ------------------> ripe ---------> ready ---> a new timer
+//!          (per stripe)                        (keys dropped when taken)  (per stripe)
+//! ```
+//! Lists are chains of nodes linked by the tail's `hash`, which a node out of the index needs no more, with a tagged
+//! head (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). `ripe` is a list of such chains,
+//! linked by their first node's `next`. One closure is deferred per batch, so retiring allocates nothing per node.
+
+use super::hint::{AtomicPromise, NODE_BITS};
+use super::index::AtomicLink;
+use super::segments::{Segments, Zeroed};
+use super::tick::Deadline;
+use super::word::AtomicWord;
+use crate::sync::size::BATCH;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, epoch::Guard, prefetch};
+use Ordering::{AcqRel, Acquire, Relaxed};
+use crossbeam_utils::CachePadded;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+/// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
+use std::sync::atomic::AtomicU64 as Count;
+
+#[repr(C)]
+pub(super) struct Head<K> {
+    pub(super) next: AtomicLink,
+    pub(super) word: AtomicWord,
+    pub(super) promise: AtomicPromise,
+    key: UnsafeCell<MaybeUninit<K>>,
+}
+
+#[repr(C)]
+pub(super) struct Tail<V> {
+    /// Of a node in the index: its hash. Of a node in one of the lists: the next one in the chain.
+    hash: AtomicU32,
+    generation: AtomicU32,
+    value: UnsafeCell<MaybeUninit<V>>,
+}
+
+impl<K> Default for Head<K> {
+    fn default() -> Self {
+        Self {
+            next: AtomicLink::default(),
+            word: AtomicWord::default(),
+            promise: AtomicPromise::default(),
+            key: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+}
+
+impl<V> Default for Tail<V> {
+    fn default() -> Self {
+        Self {
+            hash: AtomicU32::default(),
+            generation: AtomicU32::default(),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+}
+
+// SAFETY: three atomics of zero, and a key that may hold anything.
+unsafe impl<K> Zeroed for Head<K> {}
+// SAFETY: two atomics of zero, and a value that may hold anything.
+unsafe impl<V> Zeroed for Tail<V> {}
+// SAFETY: the key is written by the node's owner before the node is published, is only read while shared, and is
+// dropped by the one thread that `AtomicWord::take_key` picks: `K: Send` for that, `Sync` for the reading.
+unsafe impl<K: Send + Sync> Sync for Head<K> {}
+// SAFETY: the value is only ever touched by one thread at a time: its author, then whoever ended the timer.
+unsafe impl<V: Send> Sync for Tail<V> {}
+
+/// The first node of a chain or of a list of chains, with a tag against ABA: `[tag:36 | node:28]`, node 0 = empty.
+#[derive(Debug, Default)]
+struct ChainHead(AtomicU64);
+
+#[derive(Clone, Copy)]
+struct Tagged(u64);
+
+impl Tagged {
+    fn node(self) -> u32 {
+        (self.0 & ((1 << NODE_BITS) - 1)) as u32
+    }
+
+    /// The next tag, with `node`. (36 bits: a thread must stall over exactly a multiple of 2^36 changes to be fooled.)
+    fn followed_by(self, node: u32) -> Self {
+        Self(((self.0 >> NODE_BITS).wrapping_add(1) << NODE_BITS) | u64::from(node))
+    }
+}
+
+impl ChainHead {
+    fn load(&self) -> Tagged {
+        // Acquire: pairs with the Release in `swing`, so that the links behind the first node are seen.
+        Tagged(self.0.load(Acquire))
+    }
+
+    fn swing(&self, seen: Tagged, node: u32) -> Result<(), Tagged> {
+        // Release: publishes the chain behind `node`. Acquire: what the chain's last owner did to it came before.
+        self.0.compare_exchange(seen.0, seen.followed_by(node).0, AcqRel, Acquire).map(drop).map_err(Tagged)
+    }
+}
+
+/// What threads of one stripe share.
+#[derive(Debug, Default)]
+struct Stripe {
+    ready: ChainHead,
+    limbo: ChainHead,
+    /// Roughly the nodes in `limbo`.
+    limbo_len: Count,
+    /// Nodes allocated by threads of this stripe minus those retired by them: only the sum means anything.
+    in_use: Count,
+}
+
+/// A deadline, key and value that found no place; the reason is the caller's to tell.
+#[derive(Debug)]
+pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
+
+pub(crate) struct Slab<K, V> {
+    heads: Segments<Head<K>>,
+    tails: Segments<Tail<V>>,
+    stripes: Box<[CachePadded<Stripe>]>,
+    ripe: CachePadded<ChainHead>,
+    /// Nodes handed out so far, node 0 included, which is none. Never falls.
+    extent: CachePadded<AtomicU32>,
+}
+
+impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
+    pub(super) fn new(stripe_count: usize) -> Self {
+        Self {
+            heads: Segments::new(),
+            tails: Segments::new(),
+            stripes: (0..stripe_count).map(|_| CachePadded::default()).collect(),
+            ripe: CachePadded::default(),
+            extent: CachePadded::new(AtomicU32::new(1)),
+        }
+    }
+
+    pub(super) fn head(&self, node: u32) -> &Head<K> {
+        self.heads.at(node)
+    }
+
+    fn tail(&self, node: u32) -> &Tail<V> {
+        self.tails.at(node)
+    }
+
+    /// An upper bound of the node indexes in use.
+    pub(crate) fn extent(&self) -> u32 {
+        // Acquire: the segments up to here are there; see `fresh`.
+        self.extent.load(Acquire)
+    }
+
+    /// Timers in the shard, give or take those that are beginning or ending at this moment.
+    pub(crate) fn in_use(&self) -> usize {
+        // Relaxed: counts. Wrapping: a stripe may have retired more than it allocated.
+        let sum = self.stripes.iter().fold(0u64, |sum, stripe| sum.wrapping_add(stripe.in_use.load(Relaxed)));
+        (sum as i64).max(0) as usize
+    }
+
+    pub(super) fn prefetch(&self, node: u32) {
+        prefetch(self.heads.at(node));
+    }
+
+    pub(super) fn prefetch_tail(&self, node: u32) {
+        prefetch(self.tails.at(node));
+    }
+
+    pub(super) fn hash(&self, node: u32) -> u32 {
+        // Relaxed: written before the node was published.
+        self.tail(node).hash.load(Relaxed)
+    }
+
+    pub(super) fn generation(&self, node: u32) -> u32 {
+        // Relaxed: `AtomicWord::load` came before and acquired what `allocate` released: whoever saw the word of a
+        // newer timer sees its generation or a newer one.
+        self.tail(node).generation.load(Relaxed)
+    }
+
+    /// As `generation`, of any node below `extent`, whether or not its owner has reserved its memory yet.
+    pub(super) fn reserved_generation(&self, node: u32) -> u32 {
+        self.heads.reserve(node);
+        // Relaxed: as in `generation`; the caller reads the word afterwards and this again.
+        self.tails.reserve(node).generation.load(Relaxed)
+    }
+
+    /// Runs `read` on the key of a node.
+    ///
+    /// # Safety
+    /// The key must be there: the node was reached in the index under the guard that the caller still holds, or the
+    /// caller claimed the timer and has not finished it.
+    pub(super) unsafe fn with_key<R>(&self, node: u32, read: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: as the caller promises; a key is not written or dropped while it can be reached.
+        self.head(node).key.with(|key| read(unsafe { (*key).assume_init_ref() }))
+    }
+
+    /// Moves the value out.
+    ///
+    /// # Safety
+    /// The caller ended this timer (its move on the word succeeded, or the word names its node as the successor) and
+    /// takes the value once.
+    pub(super) unsafe fn take_value(&self, node: u32) -> V {
+        // SAFETY: written before the timer was published, and ours alone since it ended.
+        self.tail(node).value.with(|value| unsafe { (*value).assume_init_read() })
+    }
+
+    /// Takes a free node and fills it: tentative, not linked. Gives key and value back if 2^28 nodes are in use.
+    pub(super) fn allocate(
+        &self,
+        stripe: usize,
+        hash: u32,
+        key: K,
+        value: V,
+        deadline: Deadline,
+    ) -> Result<u32, Homeless<K, V>> {
+        let Some(node) = self.next_usable(stripe) else {
+            return Err(Homeless(key, value));
+        };
+        let (head, tail) = (self.head(node), self.tail(node));
+        // SAFETY: we own the node: it is out of every list and out of the index, and its grace period is over.
+        head.key.with_mut(|place| unsafe { (*place).write(key) });
+        // SAFETY: as above.
+        tail.value.with_mut(|place| unsafe { (*place).write(value) });
+        // Relaxed: published by the word, next line, and by the link.
+        tail.hash.store(hash, Relaxed);
+        head.word.allocate(deadline);
+        // Relaxed: a count.
+        self.stripes[stripe].in_use.fetch_add(1, Relaxed);
+        Ok(node)
+    }
+
+    /// Undoes `allocate` for a node that was never linked.
+    pub(super) fn give_back(&self, stripe: usize, node: u32) -> Homeless<K, V> {
+        // SAFETY: the node was never linked, so nobody else knows its key or value, and they are not used again:
+        // the dead word below carries no key.
+        let (key, value) =
+            unsafe { (self.head(node).key.with(|key| (*key).assume_init_read()), self.take_value(node)) };
+        self.head(node).word.abort();
+        // Relaxed: a count.
+        self.stripes[stripe].in_use.fetch_sub(1, Relaxed);
+        self.push_chain(&self.stripes[stripe].ready, node);
+        Homeless(key, value)
+    }
+
+    /// A free node with a new generation.
+    fn next_usable(&self, stripe: usize) -> Option<u32> {
+        loop {
+            let node = self.pop_ready(stripe).or_else(|| self.refill(stripe))?;
+            let generation = &self.tail(node).generation;
+            // Relaxed: the node is ours; published by the word.
+            let next = generation.load(Relaxed) + 1;
+            generation.store(next, Relaxed);
+            // A node whose generations are used up stays out of use, so that no handle ever matches a later timer.
+            if next < u32::MAX {
+                return Some(node);
+            }
+        }
+    }
+
+    fn pop_ready(&self, stripe: usize) -> Option<u32> {
+        let ready = &self.stripes[stripe].ready;
+        let mut seen = ready.load();
+        while seen.node() != 0 {
+            // Relaxed: if the node is not the first any more, this is garbage, and the tag makes the exchange fail.
+            let next = self.tail(seen.node()).hash.load(Relaxed);
+            match ready.swing(seen, next & ((1 << NODE_BITS) - 1)) {
+                Ok(()) => {
+                    if next != 0 {
+                        self.prefetch(next);
+                        self.prefetch_tail(next);
+                    }
+                    return Some(seen.node());
+                }
+                Err(found) => seen = found,
+            }
+        }
+        None
+    }
+
+    /// A batch of nodes for the stripe: used ones if there are any, else new ones. Returns the first.
+    #[cold]
+    fn refill(&self, stripe: usize) -> Option<u32> {
+        let first = match self.pop_ripe() {
+            Some(first) => {
+                self.drop_keys(first);
+                first
+            }
+            None => self.fresh()?,
+        };
+        // Relaxed: the chain is ours.
+        let rest = self.tail(first).hash.load(Relaxed);
+        if rest != 0 {
+            let ready = &self.stripes[stripe].ready;
+            let seen = ready.load();
+            if seen.node() != 0 || ready.swing(seen, rest).is_err() {
+                // Another thread of the stripe was faster: leave ours for whoever comes next.
+                self.push_ripe(rest);
+            }
+        }
+        Some(first)
+    }
+
+    /// A chain of nodes that were never used.
+    fn fresh(&self) -> Option<u32> {
+        let limit = 1 << NODE_BITS;
+        // Relaxed: a count; the segments are published by their own pointers.
+        let start =
+            self.extent.fetch_update(AcqRel, Relaxed, |extent| (extent < limit).then_some((extent + BATCH).min(limit)));
+        let start = start.ok()?;
+        let end = (start + BATCH).min(limit);
+        for node in start..end {
+            self.heads.reserve(node);
+            let next = if node + 1 < end { node + 1 } else { 0 };
+            // Relaxed: the chain is ours until `swing` publishes it.
+            self.tails.reserve(node).hash.store(next, Relaxed);
+        }
+        Some(start)
+    }
+
+    /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
+    pub(super) fn retire(self: &Arc<Self>, node: u32, stripe: usize, guard: &Guard) {
+        let own = &self.stripes[stripe];
+        // Relaxed: a count.
+        own.in_use.fetch_sub(1, Relaxed);
+        self.push_chain(&own.limbo, node);
+        // Relaxed: a rough count. Whoever sees it full takes whatever is there.
+        if own.limbo_len.fetch_add(1, Relaxed) + 1 >= u64::from(BATCH) {
+            own.limbo_len.store(0, Relaxed);
+            self.ripen(stripe, guard);
+        }
+    }
+
+    /// Hands the stripe's limbo to the epoch.
+    fn ripen(self: &Arc<Self>, stripe: usize, guard: &Guard) {
+        let limbo = &self.stripes[stripe].limbo;
+        let mut seen = limbo.load();
+        while seen.node() != 0 {
+            match limbo.swing(seen, 0) {
+                Ok(()) => {
+                    let slab = Arc::clone(self);
+                    let first = seen.node();
+                    guard.defer(move || slab.push_ripe(first));
+                    // Else the batch waits in this thread's bag, where nobody else can collect it.
+                    guard.flush();
+                    return;
+                }
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    /// Puts a node in front of a chain.
+    fn push_chain(&self, list: &ChainHead, node: u32) {
+        let mut seen = list.load();
+        loop {
+            // Relaxed: published by `swing`.
+            self.tail(node).hash.store(seen.node(), Relaxed);
+            match list.swing(seen, node) {
+                Ok(()) => return,
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    fn push_ripe(&self, first: u32) {
+        let mut seen = self.ripe.load();
+        loop {
+            // Relaxed: published by `swing`. The chain is past its grace period: nobody follows `next` any more.
+            self.head(first).next.store_chain(seen.node());
+            match self.ripe.swing(seen, first) {
+                Ok(()) => return,
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    fn pop_ripe(&self) -> Option<u32> {
+        let mut seen = self.ripe.load();
+        while seen.node() != 0 {
+            // As in `pop_ready`: garbage if the chain is gone, and then the tag tells.
+            let next = self.head(seen.node()).next.load_chain();
+            match self.ripe.swing(seen, next) {
+                Ok(()) => return Some(seen.node()),
+                Err(found) => seen = found,
+            }
+        }
+        None
+    }
+
+    /// Drops the keys of a chain that is ours.
+    fn drop_keys(&self, first: u32) {
+        if !std::mem::needs_drop::<K>() {
+            return;
+        }
+        let mut node = first;
+        while node != 0 {
+            // Relaxed: the chain is ours.
+            let next = self.tail(node).hash.load(Relaxed);
+            self.drop_key(node);
+            node = next;
+        }
+    }
+
+    /// Drops the key of an ended timer, if nobody has.
+    fn drop_key(&self, node: u32) {
+        let head = self.head(node);
+        if head.word.load().has_leftover_key() && head.word.take_key() {
+            // A key's destructor that panics must not take the caller down, who works on a key of its own.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: `take_key` picked us, the timer is done, and no reader is left: its grace period is over,
+                // or nobody can call the scheduler any more.
+                head.key.with_mut(|key| unsafe { (*key).assume_init_drop() });
+            }));
+        }
+    }
+
+    /// Drops every key that an ended timer left behind.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this slab, except for timers that are not done.
+    pub(super) unsafe fn drop_leftover_keys(&self) {
+        if std::mem::needs_drop::<K>() {
+            for node in 1..self.extent() {
+                self.heads.reserve(node);
+                self.drop_key(node);
+            }
+        }
+    }
+
+    /// Moves the key of an ended timer out, if nobody has.
+    ///
+    /// # Safety
+    /// As for `drop_leftover_keys`.
+    pub(super) unsafe fn take_leftover_key(&self, node: u32) -> Option<K> {
+        let head = self.head(node);
+        // SAFETY: `take_key` picked us, and no reader is left.
+        head.word.take_key().then(|| head.key.with(|key| unsafe { (*key).assume_init_read() }))
+    }
+}

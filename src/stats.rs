@@ -1,0 +1,56 @@
+//! What a scheduler tells about itself.
+
+use crate::lateness::Lateness;
+
+/// A view of a scheduler at one moment, from [`Scheduler::stats`](crate::Scheduler::stats).
+///
+/// Counts are since the scheduler was built. While nothing runs they are exact and
+/// `scheduled = fired + cancelled + replaced + drained + discarded + returned + pending`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Timers that are waiting now.
+    pub pending: u64,
+    /// Timers accepted, those that replaced another included.
+    pub scheduled: u64,
+    /// Moves of a pending timer to another deadline.
+    pub rescheduled: u64,
+    /// Timers that ended because their key was scheduled again.
+    pub replaced: u64,
+    /// Timers that ended by `cancel`.
+    pub cancelled: u64,
+    /// Timers handed to the callback: expired, or by `expire_now` or `Close::FireNow`.
+    pub fired: u64,
+    /// Timers that ended by `drain`.
+    pub drained: u64,
+    /// Timers not accepted: the scheduler was full or closed.
+    pub rejected: u64,
+    /// Timers dropped by `close` or by dropping the scheduler.
+    pub discarded: u64,
+    /// Timers given back by `close`.
+    pub returned: u64,
+    /// Callbacks that panicked.
+    pub callback_panics: u64,
+    /// Times that a worker saw the clock go backwards.
+    pub clock_regressions: u64,
+    /// Callbacks handed over to the executor that have not begun.
+    pub callbacks_waiting: u64,
+    /// How late timers fired.
+    pub lateness: Lateness,
+    /// One entry per shard.
+    pub shards: Vec<ShardStats>,
+}
+
+/// One shard's part of [`Stats`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ShardStats {
+    /// Messages from callers that the worker has not seen yet.
+    pub mailbox_depth: u64,
+    /// Times that the worker has slept and woken up.
+    pub wake_ups: u64,
+    /// Entries in the worker's wheel as of its last step, stale ones included.
+    pub wheel_entries: u64,
+    /// The core that the worker is pinned to; `None` if it runs unpinned, by choice or because pinning was refused.
+    pub pinned_core: Option<usize>,
+}

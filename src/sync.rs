@@ -1,0 +1,183 @@
+//! Everything of `std`, crossbeam and the operating system that the lock-free core in `shard/` stands on.
+//!
+//! `shard/` names nothing else, so the models in `loom-tests/` compile the very same files against a
+//! module of this shape that is made of loom's types (`loom-tests/support/sync.rs`).
+
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Memory that is reclaimed once nobody can still be looking at it.
+pub(crate) mod epoch {
+    pub(crate) use crossbeam_epoch::{Guard, pin};
+}
+
+/// Sizes that a model must shrink to stay explorable.
+pub(crate) mod size {
+    /// The first segment of a growing array holds `1 << FIRST_SEGMENT_BITS` items.
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
+    /// Nodes are retired and refilled in batches of this many.
+    pub(crate) const BATCH: u32 = 64;
+    /// Hints in one mailbox segment: with its header just under 8 KiB.
+    pub(crate) const MAILBOX_SEGMENT: usize = 1020;
+}
+
+/// `std`'s cell behind loom's interface, so that a model sees each access to the data.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(data: T) -> Self {
+        Self(std::cell::UnsafeCell::new(data))
+    }
+
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}
+
+/// Asks the processor to load the line at `address`; only a hint, any address will do.
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch never faults and changes nothing that a program can observe.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
+/// Large zeroed arrays that the operating system hands out untouched, aligned to a cache line.
+pub(crate) mod memory {
+    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+    const LINE: usize = 64;
+
+    /// One line more than the items need: room to align, and for the base address before the items.
+    /// (Asking the allocator for the alignment would make it write zeroes over the whole array.)
+    fn layout<T>(len: usize) -> Layout {
+        const { assert!(align_of::<T>() <= LINE, "an item's alignment must not exceed a cache line") };
+        let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(LINE));
+        bytes
+            .and_then(|bytes| Layout::from_size_align(bytes, 16).ok())
+            .expect("an array of timers fits into the address space")
+    }
+
+    /// Allocates `len` items of all-zero bytes.
+    ///
+    /// # Safety
+    /// All-zero bytes must be a valid `T`.
+    pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
+        let layout = layout::<T>(len);
+        // SAFETY: the size is at least `LINE`, hence not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            handle_alloc_error(layout);
+        }
+        let gap = LINE - base.addr() % LINE;
+        // SAFETY: `gap` is in 16..=64 since `base` is 16-aligned, and `layout` has `LINE` bytes to spare:
+        // the items and the 8 bytes in front of them lie inside the allocation.
+        unsafe {
+            let items = base.add(gap);
+            items.cast::<*mut u8>().sub(1).write(base);
+            items.cast()
+        }
+    }
+
+    /// Gives the memory back without dropping the items.
+    ///
+    /// # Safety
+    /// `items` must come from `allocate::<T>(len)`, must not be used again, and is freed once.
+    pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
+        // SAFETY: `allocate` wrote the base address in front of the items.
+        let base = unsafe { items.cast::<*mut u8>().sub(1).read() };
+        // SAFETY: `base` was allocated with this very layout.
+        unsafe { dealloc(base, layout::<T>(len)) };
+    }
+}
+
+pub(crate) use parking::Event;
+
+/// A counter to sleep on. Unlike `Thread::unpark`, a notifier that stalls hides nobody else's notification:
+/// every `notify` makes its own call to the system.
+#[cfg(target_os = "linux")]
+mod parking {
+    use super::{AtomicU32, Ordering};
+    use rustix::thread::futex;
+    use std::time::Duration;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Event(AtomicU32);
+
+    impl Event {
+        /// The ticket to hand to [`Event::wait`]; to be taken before looking for work for the last time.
+        pub(crate) fn ticket(&self) -> u32 {
+            // Acquire: whoever sees a notification also sees the work that it was sent for.
+            self.0.load(Ordering::Acquire)
+        }
+
+        /// Wakes the sleeper; any later `wait` with an earlier ticket returns at once.
+        pub(crate) fn notify(&self) {
+            // Release: publishes the caller's work to the Acquire load in `ticket`.
+            self.0.fetch_add(1, Ordering::Release);
+            // An error can only mean that nobody sleeps.
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+        }
+
+        /// Sleeps until a notification since `ticket`, until `timeout`, or now and then for no reason.
+        pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
+            let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
+            // Errors are the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, ticket, timeout.as_ref());
+        }
+    }
+}
+
+/// Elsewhere: a condition variable would make callers take a lock, so the sleeper is a parked thread.
+/// `std` may skip the system call when another `unpark` is under way, hence the sleep is capped:
+/// a notification that is hidden behind a stalled one costs at most [`parking::CAP`].
+#[cfg(not(target_os = "linux"))]
+mod parking {
+    use super::{AtomicU32, Ordering};
+    use std::sync::OnceLock;
+    use std::thread::Thread;
+    use std::time::Duration;
+
+    /// The longest uninterrupted sleep.
+    pub(crate) const CAP: Duration = Duration::from_millis(100);
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Event {
+        count: AtomicU32,
+        sleeper: OnceLock<Thread>,
+    }
+
+    impl Event {
+        /// The ticket to hand to [`Event::wait`]; to be taken before looking for work for the last time.
+        pub(crate) fn ticket(&self) -> u32 {
+            let _ = self.sleeper.set(std::thread::current());
+            // Acquire: whoever sees a notification also sees the work that it was sent for.
+            self.count.load(Ordering::Acquire)
+        }
+
+        /// Wakes the sleeper; any later `wait` with an earlier ticket returns at once.
+        pub(crate) fn notify(&self) {
+            // Release: publishes the caller's work to the Acquire load in `ticket`.
+            self.count.fetch_add(1, Ordering::Release);
+            if let Some(sleeper) = self.sleeper.get() {
+                sleeper.unpark();
+            }
+        }
+
+        /// Sleeps until a notification since `ticket`, until `timeout`, or now and then for no reason.
+        pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
+            if self.ticket() == ticket {
+                std::thread::park_timeout(timeout.map_or(CAP, |timeout| timeout.min(CAP)));
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A handle of one timer.
+
+use crate::counters::Event;
+use crate::service::Core;
+use crate::shard::{Due, Identity, Shard, Tick};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The way from a timer's handle to its scheduler.
+pub(crate) type Link<K, V> = Arc<LinkTarget<K, V>>;
+
+/// In an allocation of its own, so that handles of different stripes count on different cache lines.
+#[repr(align(128))]
+pub(crate) struct LinkTarget<K: Eq + Send + Sync + 'static, V: Send + 'static>(Arc<Core<K, V>>);
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for LinkTarget<K, V> {
+    fn from(core: Arc<Core<K, V>>) -> Self {
+        Self(core)
+    }
+}
+
+/// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle).
+///
+/// Gives the same exact answers as the scheduler does by key, without hashing and looking up, and only for this very
+/// timer: not for a later one of the same key. It keeps neither the timer nor the scheduler alive: dropping it changes
+/// nothing, and once the scheduler is gone it answers as if the timer had ended.
+pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    link: Link<K, V>,
+    shard: u32,
+    identity: Identity,
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Clone for Timer<K, V> {
+    fn clone(&self) -> Self {
+        Self { link: Arc::clone(&self.link), shard: self.shard, identity: self.identity }
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> fmt::Debug for Timer<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer").field("is_pending", &self.is_pending()).finish_non_exhaustive()
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
+    pub(crate) fn new(link: Link<K, V>, shard: usize, identity: Identity) -> Self {
+        Self { link, shard: shard as u32, identity }
+    }
+
+    fn core(&self) -> &Arc<Core<K, V>> {
+        &self.link.0
+    }
+
+    fn shard(&self) -> &Shard<K, V> {
+        &self.core().shards[self.shard as usize]
+    }
+
+    /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does.
+    pub fn cancel(&self) -> Option<V> {
+        let value = self.shard().cancel_this(self.identity, &self.core().access())?;
+        self.core().count_end(Event::Cancelled);
+        Some(value)
+    }
+
+    /// Moves the timer, as [`Scheduler::reschedule`](crate::Scheduler::reschedule) does.
+    pub fn reschedule(&self, delay: Duration) -> bool {
+        self.shift(|core, hand| core.clock.due_after(delay, hand))
+    }
+
+    /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does.
+    pub fn reschedule_at(&self, deadline: Instant) -> bool {
+        self.shift(|core, hand| core.clock.due_at(deadline, hand))
+    }
+
+    fn shift(&self, due: impl FnOnce(&Core<K, V>, Tick) -> Due) -> bool {
+        let due = due(self.core(), self.shard().hand());
+        let moved = self.shard().reschedule_this(self.identity, due, &self.core().access());
+        if moved {
+            self.core().count(Event::Rescheduled);
+        }
+        moved
+    }
+
+    /// True if the timer is pending at this moment.
+    pub fn is_pending(&self) -> bool {
+        self.due().is_some()
+    }
+
+    /// The time until the timer is due, as [`Scheduler::remaining`](crate::Scheduler::remaining).
+    pub fn remaining(&self) -> Option<Duration> {
+        let clock = &self.core().clock;
+        self.due().map(|due| clock.until(due, clock.now()))
+    }
+
+    /// Fires the timer at once, as [`Scheduler::expire_now`](crate::Scheduler::expire_now) does.
+    pub fn expire_now(&self) -> bool {
+        let claim = self.shard().claim_this(self.identity, self.shard().hand(), &self.core().access());
+        claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
+    }
+
+    fn due(&self) -> Option<Option<Tick>> {
+        let _access = self.core().access();
+        self.shard().due_this(self.identity, self.shard().hand())
+    }
+}

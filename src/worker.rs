@@ -1,0 +1,192 @@
+//! The owner of one shard: files hints in its wheel, looks at timers when their hints are due, hands over what expired.
+//!
+//! The same steps serve a thread of its own (`runtime.rs`) and the manual clock (`manual.rs`). The worker runs no user
+//! code, except with `Executor::Inline`, whose purpose that is.
+
+use crate::clock::Nanos;
+use crate::counters::Event;
+use crate::fanout::hand_over;
+use crate::service::Core;
+use crate::shard::{Access, Claim, Drain, Hint, Look, Shard, Tick};
+use crate::wheel::slots::{Entry, Slots};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Hints that one step takes out of the wheel or moves within it, at most; then the mailbox and the clock get their turn.
+const STEP_MAX: usize = 1024;
+/// Hints looked at ahead of time in one go, to find the next deadline that is still wanted.
+const REVIEW_MAX: usize = 512;
+/// Hints swept per step while stale ones prevail.
+const SWEEP_MAX: usize = 4096;
+/// So many entries more than twice the timers, and the wheel is swept.
+const SWEEP_SLACK: usize = 1024;
+/// How far ahead of a look its node is prefetched.
+const PREFETCH_AHEAD: usize = 12;
+/// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
+const WAITING_MAX: u64 = 1 << 16;
+/// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
+/// their tick, are never read against a hand that is too far behind.
+const SLEEP_TICKS_MAX: u64 = 1 << 33;
+
+impl Entry for Hint {
+    fn tick(self, hand: u64) -> u64 {
+        Hint::tick(self, Tick(hand)).0
+    }
+}
+
+pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    core: Arc<Core<K, V>>,
+    index: usize,
+    inbox: Drain,
+    wheel: Slots<Hint>,
+    /// The last reading of the clock; never goes back.
+    now: Nanos,
+    /// Hints that are due, before they are looked at.
+    due: Vec<Hint>,
+    /// Timers claimed, before they are handed over.
+    claims: Vec<Claim<V>>,
+    sweeping: bool,
+    /// Timers handed over so far.
+    fired: usize,
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
+    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize) -> Self {
+        let inbox = core.shards[index].mailbox.consumer();
+        let wheel = Slots::new(core.clock.first_tick().0);
+        let (due, claims) = (Vec::with_capacity(STEP_MAX), Vec::with_capacity(STEP_MAX));
+        Self { core, index, inbox, wheel, now: Nanos(0), due, claims, sweeping: false, fired: 0 }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core<K, V>> {
+        &self.core
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn shard(&self) -> &Shard<K, V> {
+        &self.core.shards[self.index]
+    }
+
+    /// True if a message is in that the worker has not seen.
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.shard().mailbox.is_drained(&self.inbox)
+    }
+
+    /// Reads the clock. A step back is counted, and otherwise ignored until the clock has caught up.
+    pub(crate) fn read_clock(&mut self) -> Nanos {
+        let now = self.core.clock.now();
+        if now < self.now {
+            self.core.count(Event::ClockRegressed);
+        }
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// Files what is in the mailbox, and expires what is due at `now`, up to a bound. True when that was all.
+    pub(crate) fn step(&mut self, now: Tick) -> bool {
+        let access = self.core.access();
+        let core = Arc::clone(&self.core);
+        let shard = &core.shards[self.index];
+        shard.set_hand(now);
+        shard.mailbox.drain(&mut self.inbox, &access.guard, |hint| self.wheel.insert(hint));
+        let caught_up = !self.is_backlogged() && {
+            let due = &mut self.due;
+            self.wheel.advance_bounded(now.0, STEP_MAX, |_, hint| due.push(hint))
+        };
+        self.look_at_due(shard, now, &access);
+        self.sweep(shard, now, &access);
+        self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
+        // Callbacks may run right here, and for as long as they like: not under our guard.
+        drop(access);
+        self.hand_over();
+        caught_up
+    }
+
+    /// True if the executor does not keep up. What is due stays pending meanwhile.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
+    }
+
+    fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
+        for index in 0..self.due.len() {
+            if let Some(&ahead) = self.due.get(index + PREFETCH_AHEAD) {
+                shard.prefetch_hint(ahead);
+            }
+            if let Some(hint) = look(shard, self.due[index], now, access, &mut self.claims) {
+                self.wheel.insert(hint);
+            }
+        }
+        self.due.clear();
+    }
+
+    /// Looks at some hints ahead of their time while those that serve no timer prevail.
+    fn sweep(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
+        self.sweeping |= self.wheel.len() > 2 * shard.in_use() + SWEEP_SLACK;
+        if self.sweeping {
+            let claims = &mut self.claims;
+            let round_completed = self.wheel.review_some(SWEEP_MAX, |hint| look(shard, hint, now, access, claims));
+            self.sweeping = !round_completed;
+        }
+    }
+
+    /// True while a sweep is under way: better go on than sleep.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.sweeping
+    }
+
+    /// Timers handed over so far.
+    pub(crate) fn fired(&self) -> usize {
+        self.fired
+    }
+
+    fn hand_over(&mut self) {
+        self.fired += self.claims.len();
+        self.core.capacity.give(self.core.stripe(), self.claims.len());
+        hand_over(&self.core, self.index, &mut self.claims);
+    }
+
+    /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are
+    /// dropped on the way, unless there are too many in one place: so cancelled timers wake nobody.
+    pub(crate) fn next_deadline(&mut self, now: Tick) -> Option<Tick> {
+        let core = Arc::clone(&self.core);
+        let shard = &core.shards[self.index];
+        let access = core.access();
+        let next = loop {
+            let Some(tick) = self.wheel.next_tick() else { break None };
+            if self.wheel.probe(tick, REVIEW_MAX, |hint| shard.is_live(hint, now)) != Some(false) {
+                break Some(Tick(tick));
+            }
+            let claims = &mut self.claims;
+            self.wheel.review(tick, |hint| look(shard, hint, now, &access, claims));
+        };
+        drop(access);
+        // A review may have met a timer that was moved to an earlier deadline, which has come.
+        self.hand_over();
+        next
+    }
+
+    /// `tick`, or as far ahead as the worker may sleep.
+    pub(crate) fn sleep_limit(tick: Option<Tick>, now: Tick) -> Tick {
+        let limit = Tick(now.0.saturating_add(SLEEP_TICKS_MAX));
+        tick.map_or(limit, |tick| tick.min(limit))
+    }
+}
+
+/// Looks at the timer behind a hint; the hint to file instead, if it is due later.
+fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, access: &Access, claims: &mut Vec<Claim<V>>) -> Option<Hint>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    match shard.look(hint, now, access) {
+        Look::Expired(claim) => {
+            claims.push(claim);
+            None
+        }
+        Look::Later(hint) => Some(hint),
+        Look::Nothing => None,
+    }
+}
