@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 ///
 /// It belongs to one scheduler and works from any thread. Callbacks may use it to read the time or to step it back; time
 /// cannot be moved forward from inside a callback, because it is moving already: `advance` answers 0 there, and does
-/// nothing.
+/// nothing. Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
 #[derive(Clone)]
 pub struct ManualClock(Arc<dyn Drive>);
 

@@ -6,8 +6,8 @@ use crate::service::Core;
 use crate::worker::Worker;
 use core_affinity::CoreId;
 use std::num::NonZero;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
@@ -22,12 +22,15 @@ where
 {
     let mut threads = Vec::with_capacity(core.shards.len());
     let cores = cores_to_pin(pinning, core.shards.len());
+    let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
         let worker = Worker::new(Arc::clone(core), index);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let name = format!("shardwheel-{index}");
+        let running = running.clone();
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
             pin(&worker, pin_to);
+            drop(running);
             run(worker);
         });
         match spawned {
@@ -39,6 +42,9 @@ where
             }
         }
     }
+    // Wait until each has let go of its end: so `stats` tells from the start where the workers are pinned.
+    drop(running);
+    let _: Result<(), _> = started.recv();
     Ok(threads)
 }
 

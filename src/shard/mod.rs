@@ -191,6 +191,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(node) };
                 self.index.remove(&self.slab, hash, node, Some(position), access);
+                self.slab.tidy();
                 return Some(value);
             }
         }
@@ -204,6 +205,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(timer.node) };
                 self.index.remove(&self.slab, self.slab.hash(timer.node), timer.node, None, access);
+                self.slab.tidy();
                 return Some(value);
             }
         }
@@ -332,6 +334,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if self.slab.head(claim.0).word.finish() {
             self.slab.retire(claim.0, access.stripe, &access.guard);
         }
+        self.slab.tidy();
     }
 
     /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.

@@ -6,13 +6,13 @@
 //!
 //! Where a node is while it is not in use:
 //! ```text
-//!   retire           64 together            grace period over        allocate
-//!   ------> limbo ------------------> epoch ------------------> ripe ---------> ready ---> a new timer
-//!          (per stripe)                        (keys dropped when taken)  (per stripe)
+//!   retire         64 together        grace over        keys dropped         allocate
+//!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
+//!         (per stripe)                                                              (per stripe)
 //! ```
 //! Lists are chains of nodes linked by the tail's `hash`, which a node out of the index needs no more, with a tagged
-//! head (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). `ripe` is a list of such chains,
-//! linked by their first node's `next`. One closure is deferred per batch, so retiring allocates nothing per node.
+//! head (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). `ripe` and `clean` are lists of such
+//! chains, linked by their first node's `next`. One closure is deferred per batch, so retiring allocates nothing per node.
 
 use super::hint::{AtomicPromise, NODE_BITS};
 use super::index::AtomicLink;
@@ -126,6 +126,7 @@ pub(crate) struct Slab<K, V> {
     tails: Segments<Tail<V>>,
     stripes: Box<[CachePadded<Stripe>]>,
     ripe: CachePadded<ChainHead>,
+    clean: CachePadded<ChainHead>,
     /// Nodes handed out so far, node 0 included, which is none. Never falls.
     extent: CachePadded<AtomicU32>,
 }
@@ -137,6 +138,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             tails: Segments::new(),
             stripes: (0..stripe_count).map(|_| CachePadded::default()).collect(),
             ripe: CachePadded::default(),
+            clean: CachePadded::default(),
             extent: CachePadded::new(AtomicU32::new(1)),
         }
     }
@@ -284,13 +286,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// A batch of nodes for the stripe: used ones if there are any, else new ones. Returns the first.
     #[cold]
     fn refill(&self, stripe: usize) -> Option<u32> {
-        let first = match self.pop_ripe() {
-            Some(first) => {
-                self.drop_keys(first);
-                first
-            }
-            None => self.fresh()?,
-        };
+        let first = self.pop_batch(&self.clean).or_else(|| self.pop_cleaned()).or_else(|| self.fresh())?;
         // Relaxed: the chain is ours.
         let rest = self.tail(first).hash.load(Relaxed);
         if rest != 0 {
@@ -298,7 +294,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             let seen = ready.load();
             if seen.node() != 0 || ready.swing(seen, rest).is_err() {
                 // Another thread of the stripe was faster: leave ours for whoever comes next.
-                self.push_ripe(rest);
+                self.push_batch(&self.clean, rest);
             }
         }
         Some(first)
@@ -343,7 +339,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                 Ok(()) => {
                     let slab = Arc::clone(self);
                     let first = seen.node();
-                    guard.defer(move || slab.push_ripe(first));
+                    guard.defer(move || slab.push_batch(&slab.ripe, first));
                     // Else the batch waits in this thread's bag, where nobody else can collect it.
                     guard.flush();
                     return;
@@ -366,29 +362,46 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    fn push_ripe(&self, first: u32) {
-        let mut seen = self.ripe.load();
+    fn push_batch(&self, list: &ChainHead, first: u32) {
+        let mut seen = list.load();
         loop {
             // Relaxed: published by `swing`. The chain is past its grace period: nobody follows `next` any more.
             self.head(first).next.store_chain(seen.node());
-            match self.ripe.swing(seen, first) {
+            match list.swing(seen, first) {
                 Ok(()) => return,
                 Err(found) => seen = found,
             }
         }
     }
 
-    fn pop_ripe(&self) -> Option<u32> {
-        let mut seen = self.ripe.load();
+    fn pop_batch(&self, list: &ChainHead) -> Option<u32> {
+        let mut seen = list.load();
         while seen.node() != 0 {
             // As in `pop_ready`: garbage if the chain is gone, and then the tag tells.
             let next = self.head(seen.node()).next.load_chain();
-            match self.ripe.swing(seen, next) {
+            match list.swing(seen, next) {
                 Ok(()) => return Some(seen.node()),
                 Err(found) => seen = found,
             }
         }
         None
+    }
+
+    /// A ripe batch, with its keys dropped.
+    fn pop_cleaned(&self) -> Option<u32> {
+        let first = self.pop_batch(&self.ripe)?;
+        self.drop_keys(first);
+        Some(first)
+    }
+
+    /// Drops the keys of one ripe batch, if there is one: called as timers end, so that keys do not wait for new timers
+    /// to come. Runs user code; no protocol step may be under way.
+    pub(super) fn tidy(&self) {
+        if std::mem::needs_drop::<K>()
+            && let Some(first) = self.pop_cleaned()
+        {
+            self.push_batch(&self.clean, first);
+        }
     }
 
     /// Drops the keys of a chain that is ours.
