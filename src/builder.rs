@@ -245,7 +245,12 @@ where
         }
     }
 
-    fn into_core(self, clock: Clock, executor: Executor, callback: Callback<K, V>) -> (Arc<Core<K, V>>, S, Pinning) {
+    pub(crate) fn into_core(
+        self,
+        clock: Clock,
+        executor: Executor,
+        callback: Callback<K, V>,
+    ) -> (Arc<Core<K, V>>, S, Pinning) {
         let stripe_count = stripe::count();
         let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
         let core = Core {

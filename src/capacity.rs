@@ -17,6 +17,7 @@ impl Capacity {
     }
 
     /// Takes room for one timer, from another stripe if need be. False if there is none anywhere.
+    #[inline]
     pub(crate) fn take(&self, stripe: usize) -> bool {
         let Some(stripes) = &self.0 else { return true };
         let (before, from) = stripes.split_at(stripe);
@@ -38,6 +39,7 @@ impl Capacity {
     }
 
     /// Gives room back.
+    #[inline]
     pub(crate) fn give(&self, stripe: usize, count: usize) {
         if let Some(stripes) = &self.0 {
             // Relaxed: a count.

@@ -27,6 +27,7 @@ pub(crate) struct Clock {
 }
 
 /// A duration in nanoseconds; what does not fit is as good as for ever.
+#[inline]
 fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -53,6 +54,7 @@ impl Clock {
     }
 
     /// The time, read fresh.
+    #[inline]
     pub(crate) fn now(&self) -> Nanos {
         match &self.source {
             Source::System => Nanos(saturating_nanos(self.origin.elapsed())),
@@ -81,22 +83,26 @@ impl Clock {
     }
 
     /// The moment of an `Instant`; those before the origin count as the origin.
+    #[inline]
     fn nanos(&self, instant: Instant) -> u64 {
         saturating_nanos(instant.saturating_duration_since(self.origin))
     }
 
     /// The tick that has begun at `at`.
+    #[inline]
     pub(crate) fn tick_at(&self, at: Nanos) -> Tick {
         Tick(self.first_tick.0.saturating_add(at.0 / self.tick_ns))
     }
 
     /// When a tick begins.
+    #[inline]
     pub(crate) fn start_of(&self, tick: Tick) -> Nanos {
         Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick_ns))
     }
 
     /// The first tick at or after `delay` from now, and not the present one. `hand` is the tick that the shard's
     /// worker has reached: if this thread's clock is behind it, the worker's counts.
+    #[inline]
     pub(crate) fn due_after(&self, delay: Duration, hand: Tick) -> Due {
         let now = self.now().max(self.start_of(hand));
         let now_tick = self.tick_at(now);
@@ -109,12 +115,21 @@ impl Clock {
         Due { tick, now: now_tick }
     }
 
-    /// The first tick at or after `instant`, and after the one that the worker has reached. Reads no clock.
-    pub(crate) fn due_at(&self, instant: Instant, hand: Tick) -> Due {
-        let tick = self.round_up(u128::from(self.nanos(instant))).max(next(hand));
-        Due { tick: Some(tick), now: hand }
+    /// The first tick at or after `instant`, and not the present one.
+    ///
+    /// The clock is read only if the instant may have passed: `reached` is the tick that the shard's worker has reached or,
+    /// while it sleeps, the one at which it will wake up.
+    #[inline]
+    pub(crate) fn due_at(&self, instant: Instant, hand: Tick, reached: Tick) -> Due {
+        let tick = self.round_up(u128::from(self.nanos(instant)));
+        if tick > reached && matches!(self.source, Source::System) {
+            return Due { tick: Some(tick), now: hand };
+        }
+        let now = self.tick_at(self.now()).max(hand);
+        Due { tick: Some(tick.max(next(now))), now }
     }
 
+    #[inline]
     fn round_up(&self, nanos: u128) -> Tick {
         // Half of the timers of this world end within 584 years: spare them the 128-bit division.
         let ticks = match u64::try_from(nanos) {
@@ -134,6 +149,7 @@ impl Clock {
     }
 }
 
+#[inline]
 fn next(tick: Tick) -> Tick {
     Tick(tick.0.saturating_add(1))
 }
@@ -178,9 +194,9 @@ mod tests {
     #[test]
     fn instants_in_the_past_are_due_at_the_next_tick() {
         let clock = clock_at(5_000_000);
-        let due = clock.due_at(clock.origin, Tick(105));
+        let due = clock.due_at(clock.origin, Tick(105), Tick(105));
         assert_eq!(due.tick, Some(Tick(106)));
-        let due = clock.due_at(clock.origin + 7 * MS, Tick(105));
+        let due = clock.due_at(clock.origin + 7 * MS, Tick(105), Tick(105));
         assert_eq!(due.tick, Some(Tick(107)));
     }
 

@@ -38,6 +38,7 @@ impl Counters {
         Self((0..stripe_count).map(|_| CachePadded::default()).collect())
     }
 
+    #[inline]
     pub(crate) fn add(&self, stripe: usize, event: Event, count: u64) {
         // Relaxed: a count; it publishes nothing.
         self.0[stripe].0[event as usize].fetch_add(count, Relaxed);

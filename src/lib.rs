@@ -41,6 +41,8 @@ mod runtime;
 mod scheduler;
 mod service;
 mod shard;
+#[cfg(test)]
+mod simulation;
 mod stats;
 mod stripe;
 mod sync;

@@ -142,7 +142,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
             while worker.has_mail() {
                 worker.step(now);
             }
-            worker.next_deadline(now)
+            worker.next_deadline(now, usize::MAX)
         };
         self.workers.iter_mut().filter_map(next_of).min()
     }

@@ -11,6 +11,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
+/// Hints looked at ahead of time in one go before a sleep; in a slot with more, a stale one may wake the worker.
+const REVIEW_MAX: usize = 512;
 /// How long a worker leaves an executor that does not keep up alone.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
@@ -83,7 +85,7 @@ fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, 
 
 /// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual.
 fn use_precise_timers() {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(miri)))]
     // Refused: then the workers wake up a little later.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
 }
@@ -111,7 +113,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
 fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K, V>, ticket: u32) {
     let core = Arc::clone(worker.core());
     let now = core.clock.tick_at(worker.read_clock());
-    let next = worker.next_deadline(now);
+    let next = worker.next_deadline(now, REVIEW_MAX);
     let until = Worker::<K, V>::sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
     if timeout.is_zero() {

@@ -1,6 +1,7 @@
 //! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
 
 use crate::builder::Builder;
+use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::Event;
 use crate::error::ScheduleError;
@@ -116,11 +117,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_with(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
-        self.start(key, value, |core, hand| core.clock.due_after(delay, hand)).map(|(_, _, replaced)| replaced)
+        self.start(key, value, |clock, shard| clock.due_after(delay, shard.hand())).map(|(_, _, replaced)| replaced)
     }
 
-    /// As [`schedule_with`](Self::schedule_with), at an instant, and without reading the clock; one that has passed fires
-    /// at the next tick.
+    /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. The clock is
+    /// not read, unless the instant is so near that it may have passed.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -134,7 +135,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_at(&self, key: K, value: V, deadline: Instant) -> Result<Option<V>, ScheduleError<K, V>> {
-        self.start(key, value, |core, hand| core.clock.due_at(deadline, hand)).map(|(_, _, replaced)| replaced)
+        self.start(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
+            .map(|(_, _, replaced)| replaced)
     }
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
@@ -161,7 +163,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (shard, identity, replaced) = self.start(key, value, |core, hand| core.clock.due_after(delay, hand))?;
+        let (shard, identity, replaced) =
+            self.start(key, value, |clock, shard| clock.due_after(delay, shard.hand()))?;
         let link = &self.0.links[self.0.core.stripe()];
         Ok((replaced, Timer::new(Arc::clone(link), shard, identity)))
     }
@@ -185,16 +188,16 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shift(key, |core, hand| core.clock.due_after(delay, hand))
+        self.shift(key, |clock, shard| clock.due_after(delay, shard.hand()))
     }
 
-    /// As [`reschedule`](Self::reschedule), to an instant, and without reading the clock.
+    /// As [`reschedule`](Self::reschedule), to an instant.
     pub fn reschedule_at<Q>(&self, key: &Q, deadline: Instant) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shift(key, |core, hand| core.clock.due_at(deadline, hand))
+        self.shift(key, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
     }
 
     /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is firing,
@@ -272,8 +275,14 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         claim.map(|claim| self.0.core.fire(index, claim)).is_some()
     }
 
+    #[inline]
     fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (usize, u32) {
         place(self.0.hasher.hash_one(key), self.0.core.shards.len())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shard_of(&self, key: &K) -> usize {
+        self.place(key).0
     }
 
     fn shard(&self, index: usize) -> &Shard<K, V> {
@@ -289,7 +298,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self,
         key: K,
         value: V,
-        due: impl FnOnce(&Core<K, V>, Tick) -> Due,
+        due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
     ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
         let (index, hash) = self.place(&key);
@@ -299,7 +308,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             core.count(Event::Rejected);
             return Err(ScheduleError::Closed(key, value));
         }
-        let due = due(core, shard.hand());
+        let due = due(&core.clock, shard);
         let access = self.access();
         let has_room = core.capacity.take(access.stripe);
         if !has_room && shard.due(hash, |other| *other == key, due.now, &access).is_none() {
@@ -335,7 +344,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
     }
 
-    fn shift<Q>(&self, key: &Q, due: impl FnOnce(&Core<K, V>, Tick) -> Due) -> bool
+    fn shift<Q>(&self, key: &Q, due: impl FnOnce(&Clock, &Shard<K, V>) -> Due) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -347,7 +356,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if core.is_closed() {
             return false;
         }
-        let due = due(core, shard.hand());
+        let due = due(&core.clock, shard);
         let access = self.access();
         let moved = shard.reschedule(hash, |other| other.borrow() == key, due, &access);
         if moved {

@@ -15,6 +15,7 @@ pub(crate) fn count() -> usize {
 }
 
 /// This thread's stripe. Threads may share one; nothing but speed depends on it.
+#[inline]
 pub(crate) fn current(count: usize) -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

@@ -40,6 +40,7 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Asks the processor to load the line at `address`; only a hint, any address will do.
+#[inline]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch never faults and changes nothing that a program can observe.

@@ -1,5 +1,6 @@
 //! A handle of one timer.
 
+use crate::clock::Clock;
 use crate::counters::Event;
 use crate::service::Core;
 use crate::shard::{Due, Identity, Shard, Tick};
@@ -65,16 +66,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
 
     /// Moves the timer, as [`Scheduler::reschedule`](crate::Scheduler::reschedule) does.
     pub fn reschedule(&self, delay: Duration) -> bool {
-        self.shift(|core, hand| core.clock.due_after(delay, hand))
+        self.shift(|clock, shard| clock.due_after(delay, shard.hand()))
     }
 
     /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does.
     pub fn reschedule_at(&self, deadline: Instant) -> bool {
-        self.shift(|core, hand| core.clock.due_at(deadline, hand))
+        self.shift(|clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
     }
 
-    fn shift(&self, due: impl FnOnce(&Core<K, V>, Tick) -> Due) -> bool {
-        let due = due(self.core(), self.shard().hand());
+    fn shift(&self, due: impl FnOnce(&Clock, &Shard<K, V>) -> Due) -> bool {
+        let due = due(&self.core().clock, self.shard());
         let moved = self.shard().reschedule_this(self.identity, due, &self.core().access());
         if moved {
             self.core().count(Event::Rescheduled);

@@ -5,7 +5,7 @@
 
 use crate::clock::Nanos;
 use crate::counters::Event;
-use crate::fanout::hand_over;
+use crate::fanout::{Executor, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, Hint, Look, Shard, Tick};
 use crate::wheel::slots::{Entry, Slots};
@@ -14,8 +14,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Hints that one step takes out of the wheel or moves within it, at most; then the mailbox and the clock get their turn.
 const STEP_MAX: usize = 1024;
-/// Hints looked at ahead of time in one go, to find the next deadline that is still wanted.
-const REVIEW_MAX: usize = 512;
 /// Hints swept per step while stale ones prevail.
 const SWEEP_MAX: usize = 4096;
 /// So many entries more than twice the timers, and the wheel is swept.
@@ -107,7 +105,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// True if the executor does not keep up. What is due stays pending meanwhile.
     pub(crate) fn is_backlogged(&self) -> bool {
-        self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
+        // A callback that runs right here is not waiting for anybody.
+        !matches!(self.core.executor, Executor::Inline)
+            && self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
     }
 
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
@@ -142,6 +142,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.fired
     }
 
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) {
+        self.wheel.check_invariants();
+    }
+
     fn hand_over(&mut self) {
         self.fired += self.claims.len();
         self.core.capacity.give(self.core.stripe(), self.claims.len());
@@ -149,14 +154,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are
-    /// dropped on the way, unless there are too many in one place: so cancelled timers wake nobody.
-    pub(crate) fn next_deadline(&mut self, now: Tick) -> Option<Tick> {
+    /// dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place.
+    pub(crate) fn next_deadline(&mut self, now: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         let access = core.access();
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
-            if self.wheel.probe(tick, REVIEW_MAX, |hint| shard.is_live(hint, now)) != Some(false) {
+            if self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {
                 break Some(Tick(tick));
             }
             let claims = &mut self.claims;

@@ -34,6 +34,7 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     /// A caller has pushed a hint for `tick`: wakes the worker if it would sleep beyond that.
+    #[inline]
     pub(crate) fn hint_pushed(&self, tick: Tick) {
         // SeqCst: step 2 of the caller. Pairs with the fence in `try_sleep`.
         fence(Ordering::SeqCst);
@@ -50,6 +51,13 @@ impl Alarm {
         if self.asleep_until.load(Ordering::Relaxed) != AWAKE {
             self.event.notify();
         }
+    }
+
+    /// The tick that the worker sleeps until; tick 0 while it is awake.
+    #[inline]
+    pub(crate) fn asleep_until(&self) -> Tick {
+        // Relaxed: an estimate of the time, for a caller that does not want to read the clock.
+        Tick(self.asleep_until.load(Ordering::Relaxed))
     }
 
     /// Wakes the worker for something that no deadline says: the end of the scheduler.

@@ -33,30 +33,36 @@ const _: () = assert!(HINT_TICK_BITS + NODE_BITS == u64::BITS, "a hint is one ma
 pub(crate) struct Hint(u64);
 
 impl Hint {
+    #[inline]
     pub(crate) fn new(tick: Tick, node: u32) -> Self {
         debug_assert!(node != 0 && u64::from(node) <= NODE_MASK);
         Self((tick.0 & TICK_MASK) << NODE_BITS | u64::from(node))
     }
 
+    #[inline]
     pub(crate) fn node(self) -> u32 {
         (self.0 & NODE_MASK) as u32
     }
 
     /// The tick, read as the one nearest to `near`.
+    #[inline]
     pub(crate) fn tick(self, near: Tick) -> Tick {
         unfold(self.0 >> NODE_BITS, HINT_TICK_BITS, near)
     }
 
+    #[inline]
     pub(super) fn to_bits(self) -> u64 {
         self.0
     }
 
+    #[inline]
     pub(super) fn from_bits(bits: u64) -> Option<Self> {
         (bits != 0).then_some(Self(bits))
     }
 }
 
 /// The tick to ask for so that a timer due at `deadline` is found in time: the deadline, or the horizon.
+#[inline]
 pub(crate) fn hint_tick(deadline: Tick, now: Tick) -> Tick {
     deadline.min(Tick(now.0.saturating_add(HORIZON_TICKS)))
 }
@@ -69,20 +75,24 @@ const SOME: u64 = 1 << HINT_TICK_BITS;
 const VERSION: u64 = SOME << 1;
 
 impl Promise {
+    #[inline]
     fn tick_bits(self) -> Option<u64> {
         (self.0 & SOME != 0).then_some(self.0 & TICK_MASK)
     }
 
     /// True if the promised look comes no later than `tick`.
+    #[inline]
     pub(crate) fn covers(self, tick: Tick) -> bool {
         self.tick_bits().is_some_and(|bits| at_or_before(bits, tick.0, HINT_TICK_BITS))
     }
 
+    #[inline]
     fn promising(self, tick: Tick) -> Self {
         Self(self.0 & !(VERSION - 1) | SOME | (tick.0 & TICK_MASK))
     }
 
     /// The next version; without the promise of `tick` if that was the one.
+    #[inline]
     fn withdrawn(self, tick: Tick) -> Self {
         let next = Self(self.0.wrapping_add(VERSION));
         let kept_by_this_look = next.tick_bits() == Some(tick.0 & TICK_MASK);
@@ -95,6 +105,7 @@ impl Promise {
 pub(crate) struct AtomicPromise(AtomicU64);
 
 impl AtomicPromise {
+    #[inline]
     pub(crate) fn load(&self) -> Promise {
         // Acquire: a caller that relies on a promise also sees the push of the hint behind it as done,
         // so that whatever it does next comes after that push.
@@ -103,6 +114,7 @@ impl AtomicPromise {
 
     /// Promises that the hint `tick`, which is out already, will be looked at. Made against the promise that was
     /// read before the hint went out; ignored if anything happened to it since (rules 3 and 4).
+    #[inline]
     pub(crate) fn promise(&self, seen: Promise, tick: Tick) {
         // Release: publishes the push of the hint to the Acquire in `load`.
         // Relaxed on failure: nothing is read through it.

@@ -52,55 +52,67 @@ impl Link {
     /// The end of the list: after every order, and no node.
     const END: Self = Self(!0 << 31);
 
+    #[inline]
     fn to_node(hash: u32, node: u32) -> Self {
         Self(u64::from(hash.reverse_bits()) << 32 | NODE | u64::from(node))
     }
 
+    #[inline]
     fn to_bucket(bucket: u32) -> Self {
         Self(u64::from(bucket.reverse_bits()) << 32 | u64::from(bucket))
     }
 
+    #[inline]
     fn order(self) -> Order {
         self.0 >> 31
     }
 
+    #[inline]
     fn is_end(self) -> bool {
         self.0 | MARK | CLAIMED == Self::END.0 | MARK | CLAIMED
     }
 
+    #[inline]
     fn is_node(self) -> bool {
         self.0 & NODE != 0 && !self.is_end()
     }
 
+    #[inline]
     fn index(self) -> u32 {
         (self.0 & INDEX_MASK) as u32
     }
 
+    #[inline]
     fn is_marked(self) -> bool {
         self.0 & MARK != 0
     }
 
     /// Of a bucket's cell: never used.
+    #[inline]
     fn is_unset(self) -> bool {
         self.0 == 0
     }
 
     /// Of a bucket's cell: linked in, and its claimer has said so.
+    #[inline]
     fn is_usable(self) -> bool {
         !self.is_unset() && self.0 & CLAIMED == 0
     }
 
     /// Just the successor, without what the link says about its owner.
+    #[inline]
     fn target(self) -> Self {
         Self(self.0 & !(MARK | CLAIMED))
     }
 
     /// The same owner's link to another successor.
+    #[inline]
     fn redirected(self, target: Self) -> Self {
         Self(target.0 | (self.0 & CLAIMED))
     }
 
     /// True if a node of `order` is the successor.
+    #[inline]
     fn continues_run(self, order: Order) -> bool {
         self.order() == order && !self.is_end()
     }
@@ -114,11 +126,13 @@ pub(super) struct AtomicLink(AtomicU64);
 unsafe impl Zeroed for AtomicLink {}
 
 impl AtomicLink {
+    #[inline]
     fn load(&self) -> Link {
         // Acquire: pairs with every Release below: whoever sees a link sees the node behind it filled in.
         Link(self.0.load(Acquire))
     }
 
+    #[inline]
     fn swing(&self, seen: Link, target: Link) -> bool {
         // Release: publishes the successor (a new node's key and hash; or what we saw of an older one).
         // Relaxed on failure: the walk starts again from loads of its own.
@@ -126,12 +140,14 @@ impl AtomicLink {
     }
 
     /// Sets the link of a node that nobody else can reach.
+    #[inline]
     fn set(&self, target: Link) {
         // Relaxed: published by `swing`.
         self.0.store(target.0, Relaxed);
     }
 
     /// Forbids any change from now on; the last value.
+    #[inline]
     fn mark(&self) -> Link {
         // Acquire: the successor is going to be read. Release: whoever sees the mark sees that the timer has ended.
         Link(self.0.fetch_or(MARK, AcqRel))
@@ -154,11 +170,13 @@ impl AtomicLink {
     }
 
     /// For nodes out of the index: the next chain in a list of chains.
+    #[inline]
     pub(super) fn store_chain(&self, node: u32) {
         // Relaxed: published by the list's head.
         self.0.store(u64::from(node), Relaxed);
     }
 
+    #[inline]
     pub(super) fn load_chain(&self) -> u32 {
         // Relaxed: acquired through the list's head.
         (self.0.load(Relaxed) & INDEX_MASK) as u32
@@ -196,6 +214,7 @@ impl Index {
     }
 
     /// Doubles the array until it has a bucket per node.
+    #[inline]
     pub(super) fn fit(&self, node_count: u32) {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
         let bits = self.bucket_bits.load(Relaxed);
@@ -208,6 +227,7 @@ impl Index {
         crate::sync::prefetch(self.buckets.reserve(self.bucket_of(hash)));
     }
 
+    #[inline]
     fn bucket_of(&self, hash: u32) -> u32 {
         // Relaxed: see `fit`.
         hash & ((1 << self.bucket_bits.load(Relaxed)) - 1)

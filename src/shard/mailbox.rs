@@ -94,6 +94,7 @@ impl Mailbox {
     }
 
     /// Adds a hint. `_guard` keeps every segment that it can reach alive.
+    #[inline]
     pub(crate) fn push(&self, stripe: usize, hint: Hint, _guard: &Guard) -> Pushed {
         let Tail { segment: tail, pushed } = &*self.tails[stripe];
         pushed.fetch_add(1, Ordering::Relaxed);
@@ -215,6 +216,7 @@ impl Mailbox {
 }
 
 /// Publishes the hint in the first empty slot, if the segment has one; which one it was.
+#[inline]
 fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
     // Acquire here and on the slots that we pass: the fence with which we go on to the alarm must come after the push
     // of every hint before ours. Else the worker, which reads the slots in order, might still see an earlier one

@@ -47,6 +47,7 @@ pub(crate) struct Access {
 
 impl Access {
     /// `stripe` keeps threads off each other's cache lines; any number below the shard's stripe count is right.
+    #[inline]
     pub(crate) fn new(stripe: usize) -> Self {
         Self { stripe, guard: pin() }
     }
@@ -60,6 +61,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
+    #[inline]
     fn deadline(self) -> Deadline {
         self.tick.map_or(Deadline::NEVER, Deadline::at)
     }
@@ -312,10 +314,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// True if the timer behind the hint is pending and due when the hint says, or before.
+    /// True if the hint is still wanted: a look because of it, now, would not file it any later than it is.
     pub(crate) fn is_live(&self, hint: Hint, now: Tick) -> bool {
         let word = self.slab.head(hint.node()).word.load();
-        word.is_pending() && word.deadline().is_due(hint.tick(now))
+        word.is_pending() && word.deadline().tick(now).is_some_and(|tick| hint_tick(tick, now) <= hint.tick(now))
     }
 
     /// Asks the processor for the node behind a hint.
@@ -383,6 +385,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn hand(&self) -> Tick {
         // Acquire: none needed for correctness of other data; it keeps a caller's later clock reading later.
         Tick(self.hand.load(Ordering::Acquire))
+    }
+
+    /// The latest tick that the worker has reached or is asleep until: what is due later has not passed yet, give or take
+    /// the worker's own lateness.
+    pub(crate) fn reached(&self) -> Tick {
+        self.hand().max(self.alarm.asleep_until())
     }
 
     pub(crate) fn set_hand(&self, now: Tick) {

@@ -29,6 +29,7 @@ unsafe impl<T: Zeroed + Send> Send for Segments<T> {}
 unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
 
 /// Where the item `index` lies: segment, and offset in it.
+#[inline]
 const fn locate(index: u32) -> (usize, usize) {
     let segment = u32::BITS - (index >> FIRST_SEGMENT_BITS).leading_zeros();
     if segment == 0 {
@@ -39,6 +40,7 @@ const fn locate(index: u32) -> (usize, usize) {
 }
 
 /// Items in a segment.
+#[inline]
 const fn segment_len(segment: usize) -> usize {
     let doublings = if segment == 0 { 0 } else { segment - 1 };
     1 << (FIRST_SEGMENT_BITS as usize + doublings)
@@ -50,6 +52,7 @@ impl<T: Zeroed> Segments<T> {
     }
 
     /// The item `index`, which somebody has reserved before.
+    #[inline]
     pub(super) fn at(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
         // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
@@ -60,6 +63,7 @@ impl<T: Zeroed> Segments<T> {
     }
 
     /// The item `index`; allocates its segment if need be.
+    #[inline]
     pub(super) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
         // Acquire: as in `at`.

@@ -84,22 +84,26 @@ struct ChainHead(AtomicU64);
 struct Tagged(u64);
 
 impl Tagged {
+    #[inline]
     fn node(self) -> u32 {
         (self.0 & ((1 << NODE_BITS) - 1)) as u32
     }
 
     /// The next tag, with `node`. (36 bits: a thread must stall over exactly a multiple of 2^36 changes to be fooled.)
+    #[inline]
     fn followed_by(self, node: u32) -> Self {
         Self(((self.0 >> NODE_BITS).wrapping_add(1) << NODE_BITS) | u64::from(node))
     }
 }
 
 impl ChainHead {
+    #[inline]
     fn load(&self) -> Tagged {
         // Acquire: pairs with the Release in `swing`, so that the links behind the first node are seen.
         Tagged(self.0.load(Acquire))
     }
 
+    #[inline]
     fn swing(&self, seen: Tagged, node: u32) -> Result<(), Tagged> {
         // Release: publishes the chain behind `node`. Acquire: what the chain's last owner did to it came before.
         self.0.compare_exchange(seen.0, seen.followed_by(node).0, AcqRel, Acquire).map(drop).map_err(Tagged)

@@ -4,31 +4,34 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Tick(pub(crate) u64);
 
-/// When a timer is due: a tick, or never. 62 bits, read relative to a tick nearby.
+/// When a timer is due: never, or a tick, of which it keeps 61 bits that are read relative to a tick nearby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline(u64);
 
 /// Bits that a deadline keeps of its tick.
-const DEADLINE_BITS: u32 = 62;
-/// Delays from here on never end: 2^60 ticks are 365,000 years even at 10 us.
-pub(crate) const NEVER_TICKS: u64 = 1 << 60;
+const DEADLINE_BITS: u32 = 61;
+/// Delays from here on never end: 2^59 ticks are 182,000 years even at 10 us.
+pub(crate) const NEVER_TICKS: u64 = 1 << 59;
 /// Bits that a hint keeps of its tick.
 pub(crate) const HINT_TICK_BITS: u32 = 36;
 /// No hint lies further ahead than this; a later timer is looked at in between and filed again.
 pub(crate) const HORIZON_TICKS: u64 = 1 << 34;
 
 /// The `bits` low bits of `value`, read as a signed number.
+#[inline]
 const fn sign_extend(value: u64, bits: u32) -> i64 {
     let unused = u64::BITS - bits;
     ((value << unused) as i64) >> unused
 }
 
 /// The tick nearest to `near` whose low `bits` are those of `low`.
+#[inline]
 pub(crate) const fn unfold(low: u64, bits: u32, near: Tick) -> Tick {
     Tick(near.0.wrapping_add_signed(sign_extend(low.wrapping_sub(near.0), bits)))
 }
 
 /// True if the `bits`-bit number `a` is at or before `b`, both within a quarter of the range of each other.
+#[inline]
 pub(crate) const fn at_or_before(a: u64, b: u64, bits: u32) -> bool {
     sign_extend(b.wrapping_sub(a), bits) >= 0
 }
@@ -36,28 +39,32 @@ pub(crate) const fn at_or_before(a: u64, b: u64, bits: u32) -> bool {
 impl Deadline {
     const MASK: u64 = (1 << DEADLINE_BITS) - 1;
     /// Waits for ever, but can be cancelled and moved.
-    pub(crate) const NEVER: Self = Self(Self::MASK);
+    pub(crate) const NEVER: Self = Self(1 << DEADLINE_BITS);
 
-    /// Due at `tick`. (The one tick in 2^62 whose bits stand for "never" is taken one later.)
+    /// Due at `tick`.
+    #[inline]
     pub(crate) const fn at(tick: Tick) -> Self {
-        let bits = tick.0 & Self::MASK;
-        Self(if bits == Self::NEVER.0 { 0 } else { bits })
+        Self(tick.0 & Self::MASK)
     }
 
+    #[inline]
     pub(super) const fn to_bits(self) -> u64 {
         self.0
     }
 
+    #[inline]
     pub(super) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The tick it is due, or `None` for never; `near` is any tick within 2^61 of it.
+    /// The tick it is due, or `None` for never; `near` is any tick within 2^60 of it.
+    #[inline]
     pub(crate) fn tick(self, near: Tick) -> Option<Tick> {
         (self != Self::NEVER).then(|| unfold(self.0, DEADLINE_BITS, near))
     }
 
     /// True once `now` has reached it.
+    #[inline]
     pub(crate) fn is_due(self, now: Tick) -> bool {
         self != Self::NEVER && at_or_before(self.0, now.0, DEADLINE_BITS)
     }
@@ -69,25 +76,24 @@ mod tests {
 
     #[test]
     fn deadlines_survive_packing_at_every_uptime() {
-        for base in [0, 1 << 36, 1 << 42, (1 << 62) - 3, (1 << 63) - 3, 1 << 63] {
-            for ahead in [0, 1, 63, 1 << 36, (1 << 60) - 1] {
+        for base in [0, 1 << 36, 1 << 42, (1 << 61) - 3, (1 << 62) - 3, (1 << 63) - 3, 1 << 63] {
+            for ahead in [0, 1, 2, 3, 63, 1 << 36, NEVER_TICKS] {
                 let tick = Tick(base + ahead);
                 let deadline = Deadline::at(tick);
                 let unfolded = deadline.tick(Tick(base)).expect("a finite deadline");
-                assert!(unfolded == tick || (tick.0 & Deadline::MASK) == Deadline::MASK, "{tick:?}");
+                assert_eq!(unfolded, tick);
                 assert_eq!(deadline.is_due(Tick(base)), ahead == 0);
-                assert!(deadline.is_due(Tick(unfolded.0)));
+                assert!(deadline.is_due(tick) && !deadline.is_due(Tick(tick.0.wrapping_sub(1))));
             }
         }
     }
 
     #[test]
     fn never_is_never_due() {
-        for now in [0, 1, u64::MAX >> 1, u64::MAX] {
+        for now in [0, 1, 1 << 61, u64::MAX >> 1, u64::MAX] {
             assert!(!Deadline::NEVER.is_due(Tick(now)));
         }
         assert_eq!(Deadline::NEVER.tick(Tick(7)), None);
-        assert_ne!(Deadline::at(Tick(Deadline::MASK)), Deadline::NEVER);
     }
 
     #[test]

@@ -37,18 +37,22 @@ const KEY: u64 = 1 << 4;
 const SUCCESSOR_SHIFT: u32 = 32;
 
 impl Word {
+    #[inline]
     const fn with_deadline(state: State, deadline: Deadline) -> Self {
         Self(deadline.to_bits() << STATE_BITS | state as u64)
     }
 
+    #[inline]
     const fn pending(deadline: Deadline) -> Self {
         Self::with_deadline(State::Pending, deadline)
     }
 
+    #[inline]
     const fn replaced_by(successor: u32) -> Self {
         Self((successor as u64) << SUCCESSOR_SHIFT | KEY | State::Replaced as u64)
     }
 
+    #[inline]
     pub(crate) const fn state(self) -> State {
         match self.0 & ((1 << STATE_BITS) - 1) {
             0 => State::Dead,
@@ -58,21 +62,25 @@ impl Word {
         }
     }
 
+    #[inline]
     pub(crate) fn is_pending(self) -> bool {
         self.state() == State::Pending
     }
 
     /// The deadline; only a tentative or pending word has one.
+    #[inline]
     pub(crate) fn deadline(self) -> Deadline {
         debug_assert!(matches!(self.state(), State::Tentative | State::Pending));
         Deadline::from_bits(self.0 >> STATE_BITS)
     }
 
+    #[inline]
     pub(super) fn is_replaced_by(self, successor: u32) -> bool {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
     /// An ended timer whose key is still there although nobody needs it any more.
+    #[inline]
     pub(super) fn has_leftover_key(self) -> bool {
         matches!(self.state(), State::Dead | State::Replaced) && self.0 & (DONE | KEY) == DONE | KEY
     }
@@ -103,6 +111,7 @@ pub(super) enum Sight {
 }
 
 impl AtomicWord {
+    #[inline]
     pub(crate) fn load(&self) -> Word {
         // Acquire: pairs with every move below, so that whoever sees a state sees what led to it:
         // the key and the generation behind a pending timer, the value's departure behind a dead one.
@@ -110,6 +119,7 @@ impl AtomicWord {
     }
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
+    #[inline]
     pub(super) fn allocate(&self, deadline: Deadline) {
         // Acquire: observes the worker's last look at this node, so that `Promise` is not read stale afterwards.
         // Release: publishes the new generation to a handle that sees the new timer's word.
@@ -124,6 +134,7 @@ impl AtomicWord {
     }
 
     /// tentative -> pending, by the author or by whoever helps; every older timer of the key has ended.
+    #[inline]
     pub(super) fn publish(&self) {
         // Acquire (in `load`), also if a helper was faster: its observation of the worker's look becomes ours, so that
         // the author does not read the promise stale afterwards.
@@ -137,6 +148,7 @@ impl AtomicWord {
     }
 
     /// pending -> pending at another deadline; the word found instead if it is not `seen` any more.
+    #[inline]
     pub(super) fn reschedule(&self, seen: Word, deadline: Deadline) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
         // Release: keeps what `publish` released visible behind the new deadline.
@@ -149,6 +161,7 @@ impl AtomicWord {
     /// Cancel, reschedule, replace and expiry all try to leave `seen`; the compare-exchange picks one.
     /// - this call first: the others see a dead word and answer `None`, `false`, or report no expiry.
     /// - another first: this call fails and its caller looks again.
+    #[inline]
     pub(super) fn kill(&self, seen: Word, end: End) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
         let flags = if end == End::Done { DONE | KEY } else { KEY };
@@ -158,6 +171,7 @@ impl AtomicWord {
     }
 
     /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move.
+    #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
         // As `kill`.
@@ -195,6 +209,7 @@ impl AtomicWord {
 
     /// Says that the timer's key is needed no more. True if the node is also unlinked: the caller retires it.
     #[must_use]
+    #[inline]
     pub(super) fn finish(&self) -> bool {
         // Release: our use of the key comes before the drop of it by whoever retires the node.
         // Acquire: if that is us, the unlinker's steps come before.
@@ -203,6 +218,7 @@ impl AtomicWord {
 
     /// Says that the node is out of the index. True if nobody needs its key: the caller retires it.
     #[must_use]
+    #[inline]
     pub(super) fn unlink(&self) -> bool {
         // A set DONE never goes away while the node is not retired, and we are the only unlinker:
         // seeing it, we are the last, and need not tell anybody.
@@ -214,6 +230,7 @@ impl AtomicWord {
 
     /// True for exactly one caller per ended timer: the one who drops the key.
     #[must_use]
+    #[inline]
     pub(super) fn take_key(&self) -> bool {
         // Acquire: whatever was done with the key comes before its drop.
         self.0.fetch_and(!KEY, AcqRel) & KEY != 0
