@@ -4,11 +4,11 @@ use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BuildError;
-use crate::fanout::Executor;
+use crate::fanout::{Callback, Executor, PanicHook, Runner};
 use crate::manual::ManualClock;
 use crate::runtime;
 use crate::scheduler::Scheduler;
-use crate::service::{Callback, Core, PanicHook, ShardReport, SpareBatches};
+use crate::service::{Core, ShardReport};
 use crate::shard::{Shard, Tick};
 use crate::stripe;
 use crossbeam_utils::CachePadded;
@@ -25,8 +25,6 @@ const TICK_MIN: Duration = Duration::from_micros(10);
 const TICK_MAX: Duration = Duration::from_secs(3600);
 const SHARDS_MAX: usize = 1024;
 const FIRST_TICK_MAX: u64 = 1 << 63;
-/// Vectors of expired timers kept for reuse.
-const SPARE_BATCHES: usize = 64;
 
 /// Where the workers run. Pinning is best effort: what became of it stands in [`Stats::shards`](crate::Stats::shards).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -182,9 +180,9 @@ where
             None => Executor::Rayon(Arc::new(own_pool()?)),
         };
         let clock = Clock::system(self.tick, Tick(self.first_tick));
-        let (core, hasher, pinning) = self.into_core(clock, executor, Box::new(callback));
-        let threads = runtime::start(&core, &pinning)?;
-        Ok(Scheduler::new(core, hasher, threads))
+        let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, Box::new(callback));
+        let threads = runtime::start(&core, &runner, &pinning)?;
+        Ok(Scheduler::new(core, runner, hasher, threads))
     }
 
     /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the past.
@@ -211,9 +209,9 @@ where
     ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
         self.check()?;
         let clock = Clock::manual(self.tick, Tick(self.first_tick));
-        let (core, hasher, _) = self.into_core(clock, Executor::Inline, Box::new(callback));
+        let Parts { core, runner, hasher, .. } = self.into_parts(clock, Executor::Inline, Box::new(callback));
         let clock = ManualClock::new(Arc::clone(&core));
-        Ok((Scheduler::new(core, hasher, Vec::new()), clock))
+        Ok((Scheduler::new(core, runner, hasher, Vec::new()), clock))
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -245,14 +243,11 @@ where
         }
     }
 
-    pub(crate) fn into_core(
-        self,
-        clock: Clock,
-        executor: Executor,
-        callback: Callback<K, V>,
-    ) -> (Arc<Core<K, V>>, S, Pinning) {
+    pub(crate) fn into_parts(self, clock: Clock, executor: Executor, callback: Callback<K, V>) -> Parts<K, V, S> {
         let stripe_count = stripe::count();
         let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
+        let runs_inline = matches!(executor, Executor::Inline);
+        let runner = Arc::new(Runner { callback, on_panic: self.on_panic, executor });
         let core = Core {
             shards: (0..shard_count).map(|_| Shard::new(stripe_count, clock.first_tick())).collect(),
             reports: (0..shard_count).map(|_| CachePadded::new(ShardReport::new())).collect(),
@@ -260,14 +255,21 @@ where
             clock,
             capacity: Capacity::new(self.capacity, stripe_count),
             counters: Counters::new(stripe_count),
-            callback,
-            on_panic: self.on_panic,
-            executor,
-            spare_batches: SpareBatches::new(SPARE_BATCHES),
+            runner: Arc::downgrade(&runner),
+            runs_inline,
             closed: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
         };
-        (Arc::new(core), self.hasher, self.pinning)
+        Parts { core: Arc::new(core), runner, hasher: self.hasher, pinning: self.pinning }
     }
+}
+
+/// A scheduler before it is started.
+pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
+    pub(crate) core: Arc<Core<K, V>>,
+    pub(crate) runner: Arc<Runner<K, V>>,
+    pub(crate) hasher: S,
+    pinning: Pinning,
 }
 
 fn own_pool() -> Result<rayon::ThreadPool, BuildError> {

@@ -16,15 +16,26 @@ impl Capacity {
         }))
     }
 
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Takes room for one timer, from another stripe if need be. False if there is none anywhere.
     #[inline]
     pub(crate) fn take(&self, stripe: usize) -> bool {
         let Some(stripes) = &self.0 else { return true };
         let (before, from) = stripes.split_at(stripe);
-        from.iter().chain(before).any(|room| {
-            // Relaxed: a count, exact by the modification order of each stripe.
-            room.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left - 1)).is_ok()
-        })
+        loop {
+            // Relaxed: counts, exact by the modification order of each stripe.
+            let take_one = |left: i64| (left > 0).then(|| left - 1);
+            if from.iter().chain(before).any(|room| room.fetch_update(Relaxed, Relaxed, take_one).is_ok()) {
+                return true;
+            }
+            // Room may have come free in a stripe that was passed already.
+            if stripes.iter().map(|room| room.load(Relaxed)).sum::<i64>() <= 0 {
+                return false;
+            }
+        }
     }
 
     /// Takes room even if there is none: a replacement whose predecessor ended by itself meanwhile. The next timer that

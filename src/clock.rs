@@ -3,11 +3,11 @@
 //! Tick `first + n` happens `n` tick lengths after the scheduler's origin. A deadline is rounded **up** to a tick, once,
 //! from nanoseconds; the time of day is rounded **down**. So a timer never fires early, and at most one tick late.
 
-use crate::shard::{Due, NEVER_TICKS, Tick};
+use crate::shard::{Due, Tick};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since the scheduler's origin: 584 years of them.
+/// Nanoseconds since the scheduler's origin: 584 years of them. What is due later is never due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Nanos(pub(crate) u64);
 
@@ -100,19 +100,14 @@ impl Clock {
         Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick_ns))
     }
 
-    /// The first tick at or after `delay` from now, and not the present one. `hand` is the tick that the shard's
-    /// worker has reached: if this thread's clock is behind it, the worker's counts.
+    /// The first tick at or after `delay` from now, and not the present one; never, if that is beyond the end of time.
+    /// `hand` is the tick that the shard's worker has reached: if this thread's clock is behind it, the worker's counts.
     #[inline]
     pub(crate) fn due_after(&self, delay: Duration, hand: Tick) -> Due {
         let now = self.now().max(self.start_of(hand));
-        let now_tick = self.tick_at(now);
-        let delay_ns = delay.as_nanos();
-        let tick = if delay_ns / u128::from(self.tick_ns) >= u128::from(NEVER_TICKS) || delay == Duration::MAX {
-            None
-        } else {
-            Some(self.round_up(u128::from(now.0) + delay_ns).max(next(now_tick)))
-        };
-        Due { tick, now: now_tick }
+        let due = u64::try_from(delay.as_nanos()).ok().and_then(|delay| now.0.checked_add(delay));
+        let now = self.tick_at(now);
+        Due { tick: due.map(|due| self.round_up(due).max(next(now))), now }
     }
 
     /// The first tick at or after `instant`, and not the present one.
@@ -121,7 +116,11 @@ impl Clock {
     /// while it sleeps, the one at which it will wake up.
     #[inline]
     pub(crate) fn due_at(&self, instant: Instant, hand: Tick, reached: Tick) -> Due {
-        let tick = self.round_up(u128::from(self.nanos(instant)));
+        let nanos = self.nanos(instant);
+        if nanos == u64::MAX {
+            return Due { tick: None, now: hand };
+        }
+        let tick = self.round_up(nanos);
         if tick > reached && matches!(self.source, Source::System) {
             return Due { tick: Some(tick), now: hand };
         }
@@ -130,13 +129,8 @@ impl Clock {
     }
 
     #[inline]
-    fn round_up(&self, nanos: u128) -> Tick {
-        // Half of the timers of this world end within 584 years: spare them the 128-bit division.
-        let ticks = match u64::try_from(nanos) {
-            Ok(nanos) => nanos.div_ceil(self.tick_ns),
-            Err(_) => u64::try_from(nanos.div_ceil(u128::from(self.tick_ns))).unwrap_or(u64::MAX),
-        };
-        Tick(self.first_tick.0.saturating_add(ticks))
+    fn round_up(&self, nanos: u64) -> Tick {
+        Tick(self.first_tick.0.saturating_add(nanos.div_ceil(self.tick_ns)))
     }
 
     /// How long from `now` until `tick` begins.
@@ -205,6 +199,7 @@ mod tests {
         let clock = clock_at(5);
         assert_eq!(clock.due_after(Duration::MAX, Tick(0)).tick, None);
         assert_eq!(Clock::manual(Duration::from_secs(3600), Tick(0)).due_after(Duration::MAX, Tick(0)).tick, None);
+        assert_eq!(clock.due_after(Duration::from_secs(1 << 35), Tick(0)).tick, None);
         assert!(clock.due_after(Duration::from_secs(1 << 34), Tick(0)).tick.is_some());
         assert_eq!(clock.until(None, Nanos(0)), Duration::MAX);
         let _ = clock.instant(Nanos(u64::MAX));
@@ -213,7 +208,7 @@ mod tests {
     #[test]
     fn far_first_ticks_do_not_overflow() {
         let clock = Clock::manual(MS, Tick(1 << 63));
-        let due = clock.due_after(Duration::from_secs(1 << 40), Tick(1 << 63));
-        assert_eq!(due.tick, Some(Tick((1 << 63) + (1000 << 40))));
+        let due = clock.due_after(Duration::from_secs(1 << 34), Tick(1 << 63));
+        assert_eq!(due.tick, Some(Tick((1 << 63) + (1000 << 34))));
     }
 }

@@ -62,6 +62,7 @@ impl fmt::Debug for Executor {
 }
 
 /// A batch of expired timers, for an [`Executor::Custom`] to run.
+#[must_use = "a job that is not run drops its timers' values"]
 pub struct Job(Box<dyn FnOnce() + Send>);
 
 impl Job {
@@ -77,8 +78,21 @@ impl fmt::Debug for Job {
     }
 }
 
+/// The user's code for an expired timer.
+pub(crate) type Callback<K, V> = Box<dyn Fn(&K, V) + Send + Sync>;
+/// The user's code for a callback's panic.
+pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
+
+/// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the jobs under way: whoever
+/// claims timers holds one.
+pub(crate) struct Runner<K, V> {
+    pub(crate) callback: Callback<K, V>,
+    pub(crate) on_panic: Option<PanicHook<K>>,
+    pub(crate) executor: Executor,
+}
+
 /// One expired timer on its way to its callback.
-pub(crate) struct Expiry<V> {
+struct Expiry<V> {
     node: ClaimedNode,
     /// Taken when the callback runs.
     value: Option<V>,
@@ -88,6 +102,7 @@ pub(crate) struct Expiry<V> {
 /// Claimed timers of one shard. However it ends, each of them is finished once.
 struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: Arc<Core<K, V>>,
+    runner: Arc<Runner<K, V>>,
     shard: usize,
     expiries: Vec<Expiry<V>>,
 }
@@ -129,15 +144,15 @@ where
     if claims.is_empty() {
         return;
     }
+    let runner = core.runner.upgrade().expect("whoever claims timers holds the runner");
     let count = claims.len() as u64;
     // Relaxed: counts.
     core.reports[shard].waiting.fetch_add(count, Relaxed);
     core.counters.add(stripe::current(core.stripe_count), Event::Fired, count);
     let mut claims = claims.drain(..);
     while claims.len() > 0 {
-        let mut expiries = core.spare_batches.pop().unwrap_or_default();
-        expiries.extend(claims.by_ref().take(BATCH_MAX).map(Expiry::from));
-        execute(Batch { core: Arc::clone(core), shard, expiries });
+        let expiries = claims.by_ref().take(BATCH_MAX).map(Expiry::from).collect();
+        execute(Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, expiries });
     }
 }
 
@@ -154,7 +169,7 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    match batch.core.executor.clone() {
+    match batch.runner.executor.clone() {
         Executor::Inline => batch.run_in_order(),
         Executor::Rayon(pool) => pool.spawn(move || batch.run_in_parallel()),
         Executor::Custom(custom) => {
@@ -170,16 +185,16 @@ where
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     fn run_in_order(mut self) {
         self.record_lateness();
-        let Self { core, shard, expiries } = &mut self;
-        expiries.iter_mut().for_each(|expiry| run_one(core, *shard, expiry));
+        let Self { core, runner, shard, expiries } = &mut self;
+        expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
     /// Splits itself among the pool's idle threads, if there are any, so that slow callbacks do not queue up behind
     /// each other.
     fn run_in_parallel(mut self) {
         self.record_lateness();
-        let Self { core, shard, expiries } = &mut self;
-        expiries.par_iter_mut().with_min_len(SPLIT_MIN).for_each(|expiry| run_one(core, *shard, expiry));
+        let Self { core, runner, shard, expiries } = &mut self;
+        expiries.par_iter_mut().with_min_len(SPLIT_MIN).for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
     fn record_lateness(&self) {
@@ -192,7 +207,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 }
 
 /// Runs the callback of one timer; whatever it does, the next one runs too.
-fn run_one<K, V>(core: &Core<K, V>, shard: usize, expiry: &mut Expiry<V>)
+fn run_one<K, V>(core: &Core<K, V>, runner: &Runner<K, V>, shard: usize, expiry: &mut Expiry<V>)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -201,9 +216,9 @@ where
     // Relaxed: a count.
     core.reports[shard].waiting.fetch_sub(1, Relaxed);
     core.shards[shard].with_claimed_key(&expiry.node, |key| {
-        let Err(payload) = guarded(|| (core.callback)(key, value)) else { return };
+        let Err(payload) = guarded(|| (runner.callback)(key, value)) else { return };
         core.counters.add(stripe::current(core.stripe_count), Event::CallbackPanicked, 1);
-        let handled = match &core.on_panic {
+        let handled = match &runner.on_panic {
             Some(on_panic) => guarded(|| on_panic(key, payload)),
             None => Err(payload),
         };
@@ -228,9 +243,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         // Relaxed: a count.
         self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
         let access = Access::new(stripe::current(self.core.stripe_count));
+        let shard = &self.core.shards[self.shard];
+        let nodes: Vec<u32> = self.expiries.iter().map(|expiry| expiry.node.node()).collect();
         for expiry in self.expiries.drain(..) {
-            self.core.shards[self.shard].finish(expiry.node, &access);
+            shard.finish(expiry.node, &access);
         }
-        let _ = self.core.spare_batches.push(std::mem::take(&mut self.expiries));
+        self.core.drop_keys_of(self.shard, nodes.into_iter());
     }
 }

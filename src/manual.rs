@@ -1,6 +1,7 @@
 //! A clock that the user moves: the workers without their threads.
 
 use crate::clock::Nanos;
+use crate::fanout::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
 use crate::worker::Worker;
@@ -100,6 +101,8 @@ thread_local! {
 struct Moving<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: &'a Arc<Core<K, V>>,
     workers: MutexGuard<'a, Vec<Worker<K, V>>>,
+    /// Keeps the callback while timers may be claimed for it; `None` if the scheduler is gone, and all timers with it.
+    _runner: Option<Arc<Runner<K, V>>>,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Moving<'_, K, V> {
@@ -118,20 +121,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
         // Callbacks' panics are caught, so the workers are in order even if something else has panicked here.
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         MOVING.with_borrow_mut(|moving| moving.push(address));
-        Some(Moving { core: &self.core, workers })
+        Some(Moving { core: &self.core, workers, _runner: self.core.runner.upgrade() })
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
     /// Sets the time and lets every worker do all that is to do by then. How many timers expired.
     fn run_at(&mut self, time: Nanos) -> usize {
+        let before = self.fired();
         self.core.clock.set(time);
-        let before: usize = self.workers.iter().map(Worker::fired).sum();
         for worker in self.workers.iter_mut() {
             let now = self.core.clock.tick_at(worker.read_clock());
-            while !worker.step(now) || worker.is_sweeping() {}
+            while !worker.step(now) {}
         }
-        self.workers.iter().map(Worker::fired).sum::<usize>() - before
+        self.fired() - before
+    }
+
+    fn fired(&self) -> usize {
+        self.workers.iter().map(Worker::fired).sum()
     }
 
     /// The next deadline of all shards. Callbacks of one shard may have sent mail to another.
@@ -159,11 +166,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
     fn advance(&self, by: Duration) -> usize {
         let Some(mut moving) = self.begin() else { return 0 };
         let target = Nanos(moving.core.clock.now().0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)));
-        let mut fired = 0;
-        while let Some(expired) = moving.visit_next(target) {
-            fired += expired;
-        }
-        fired + moving.run_at(target)
+        let before = moving.fired();
+        while moving.visit_next(target).is_some() {}
+        moving.run_at(target);
+        moving.fired() - before
     }
 
     fn advance_to_next(&self) -> Option<Duration> {

@@ -2,6 +2,7 @@
 
 use crate::builder::Pinning;
 use crate::error::BuildError;
+use crate::fanout::Runner;
 use crate::service::Core;
 use crate::worker::Worker;
 use core_affinity::CoreId;
@@ -17,7 +18,11 @@ const REVIEW_MAX: usize = 512;
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
 /// Starts a worker per shard. On an error none is left running.
-pub(crate) fn start<K, V>(core: &Arc<Core<K, V>>, pinning: &Pinning) -> Result<Vec<JoinHandle<()>>, BuildError>
+pub(crate) fn start<K, V>(
+    core: &Arc<Core<K, V>>,
+    runner: &Arc<Runner<K, V>>,
+    pinning: &Pinning,
+) -> Result<Vec<JoinHandle<()>>, BuildError>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -30,10 +35,13 @@ where
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let name = format!("shardwheel-{index}");
         let running = running.clone();
+        let runner = Arc::clone(runner);
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
             pin(&worker, pin_to);
             drop(running);
             run(worker);
+            // Not earlier: what the worker has claimed goes to the callback.
+            drop(runner);
         });
         match spawned {
             Ok(thread) => threads.push(thread),
@@ -103,7 +111,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
         if worker.is_backlogged() {
             // The executor has its hands full, and nobody rings when it has not any more.
             std::thread::sleep(core.clock.tick_length().min(BACKLOG_PAUSE));
-        } else if caught_up && !worker.is_sweeping() {
+        } else if caught_up {
             sleep(&mut worker, ticket);
         }
     }

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::Event;
 use crate::error::ScheduleError;
-use crate::fanout;
+use crate::fanout::{self, Runner};
 use crate::service::Core;
 use crate::shard::{Access, Due, Identity, Refused, Shard, Tick};
 use crate::stats::Stats;
@@ -46,6 +46,8 @@ where
 
 struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     core: Arc<Core<K, V>>,
+    /// Kept for as long as calls of ours, or of a `Timer` before we close, may claim timers for the callback.
+    _runner: Arc<Runner<K, V>>,
     hasher: S,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// For timers' handles, one per stripe: so that handing them out does not contend on one reference count.
@@ -102,7 +104,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// Fires `key` with `value` at the first tick at or after `delay` from now, never before. A timer that is pending
     /// under this key is replaced, deadline and value; its value comes back and will not fire.
     ///
-    /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`] never, but can be cancelled and moved.
+    /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`], and whatever else ends more than 584 years after the
+    /// scheduler was built, never, but it can be cancelled and moved.
     ///
     /// # Errors
     /// [`ScheduleError::Full`] beyond the capacity (transient), [`ScheduleError::Closed`] after
@@ -310,10 +313,14 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
         let due = due(&core.clock, shard);
         let access = self.access();
-        let has_room = core.capacity.take(access.stripe);
-        if !has_room && shard.due(hash, |other| *other == key, due.now, &access).is_none() {
+        // A replacement needs no room, and must not take any from others even for a moment.
+        let replaces = core.capacity.is_bounded() && shard.due(hash, |other| *other == key, due.now, &access).is_some();
+        let has_room = !replaces && core.capacity.take(access.stripe);
+        if !has_room && !replaces {
             core.count(Event::Rejected);
-            return Err(ScheduleError::Full(key, value));
+            // A shard that was closed meanwhile has no such key either.
+            let is_closed = core.is_closed();
+            return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
         match shard.schedule(hash, key, value, due, &access) {
             Ok((identity, replaced)) => {
@@ -380,9 +387,14 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V, S> {
-    pub(crate) fn new(core: Arc<Core<K, V>>, hasher: S, threads: Vec<JoinHandle<()>>) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core<K, V>>,
+        runner: Arc<Runner<K, V>>,
+        hasher: S,
+        threads: Vec<JoinHandle<()>>,
+    ) -> Self {
         let links = (0..core.stripe_count).map(|_| Arc::new(Arc::clone(&core).into())).collect();
-        Self(Arc::new(Inner { core, hasher, threads: Mutex::new(threads), links }))
+        Self(Arc::new(Inner { core, _runner: runner, hasher, threads: Mutex::new(threads), links }))
     }
 
     /// The number of pending timers; exact while nothing runs at the same time. O(threads).
@@ -419,9 +431,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
     /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
-    /// were handed over before still run. [`Close::Return`] waits until no other thread is in the middle of a look-up,
-    /// because keys are moved out; on a thread that holds a `crossbeam_epoch` guard that would be for ever, so there it
-    /// discards instead.
+    /// were handed over before still run. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
+    /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
+    /// thread that holds one itself that would be for ever, so there it discards instead.
     ///
     /// ```
     /// # use shardwheel::{Close, Scheduler};

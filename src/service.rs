@@ -4,26 +4,16 @@ use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
-use crate::fanout::{self, Executor, drop_quietly};
+use crate::fanout::{self, Runner, drop_quietly};
 use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::stripe;
 use crossbeam_epoch as epoch;
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// The user's code for an expired timer.
-pub(crate) type Callback<K, V> = Box<dyn Fn(&K, V) + Send + Sync>;
-/// The user's code for a callback's panic.
-pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
-
-/// A vector for claimed timers, kept for the next batch.
-pub(crate) type SpareBatches<V> = ArrayQueue<Vec<fanout::Expiry<V>>>;
 
 /// `ShardReport::pinned_core` of a worker that is not pinned.
 const NOT_PINNED: usize = usize::MAX;
@@ -67,11 +57,12 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) clock: Clock,
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
-    pub(crate) callback: Callback<K, V>,
-    pub(crate) on_panic: Option<PanicHook<K>>,
-    pub(crate) executor: Executor,
-    pub(crate) spare_batches: SpareBatches<V>,
+    /// Weak, so that a forgotten `Timer` or `ManualClock` keeps neither the callback nor its pool.
+    pub(crate) runner: Weak<Runner<K, V>>,
+    pub(crate) runs_inline: bool,
     pub(crate) closed: AtomicBool,
+    /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
+    pub(crate) abandoned: AtomicBool,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
@@ -228,10 +219,27 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// # Safety
     /// The scheduler is closed, and no call that looks a key up is under way or can begin.
     pub(crate) unsafe fn drop_leftover_keys(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        // SeqCst: pairs with the fence in `drop_keys_of`. A timer that is finished at the same time is either seen as
+        // finished below, or its finisher sees the flag; if both, the word decides.
+        fence(Ordering::SeqCst);
         for shard in &self.shards {
             // SAFETY: keys are read by look-ups only, of which there are none, and by callbacks, whose timers are not
             // finished.
             unsafe { shard.drop_leftover_keys() };
+        }
+    }
+}
+
+/// Timers whose callbacks were still on their way when the scheduler went drop their keys themselves.
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
+    /// `nodes` are finished.
+    pub(crate) fn drop_keys_of(&self, shard: usize, nodes: impl Iterator<Item = u32>) {
+        // SeqCst: see `drop_leftover_keys`.
+        fence(Ordering::SeqCst);
+        if self.abandoned.load(Ordering::Relaxed) {
+            // SAFETY: the flag says that nobody looks a key up any more.
+            nodes.for_each(|node| unsafe { self.shards[shard].drop_key(node) });
         }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! `SHARDWHEEL_SEED=7 cargo test simulation` repeats one seed, `SHARDWHEEL_SEEDS=100000` runs as many.
 
+use crate::builder::Parts;
 use crate::clock::{Clock, Nanos};
 use crate::fanout::Executor;
 use crate::scheduler::Scheduler;
@@ -122,8 +123,8 @@ impl Simulation {
         };
         let builder = Scheduler::builder().tick(TICK).shards(shards).capacity(capacity).first_tick(first_tick);
         let clock = Clock::manual(TICK, Tick(first_tick));
-        let (core, hasher, _) = builder.into_core(clock, Executor::Inline, Box::new(callback));
-        let scheduler = Scheduler::new(Arc::clone(&core), hasher, Vec::new());
+        let Parts { core, runner, hasher, .. } = builder.into_parts(clock, Executor::Inline, Box::new(callback));
+        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
         let workers = (0..shards).map(|index| Worker::new(Arc::clone(&core), index)).collect();
         assert!(own.set((scheduler.downgrade(), Arc::clone(&core))).is_ok());
         Self { scheduler, core, workers, model, rng, handles: Vec::new(), capacity, closed: false }
@@ -176,7 +177,7 @@ impl Simulation {
     fn settle(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         let now = self.core.clock.tick_at(worker.read_clock());
-        while !worker.step(now) || worker.is_sweeping() || worker.has_mail() {}
+        while !worker.step(now) || worker.has_mail() {}
         let next = worker.next_deadline(now, usize::MAX);
         let model = lock(&self.model);
         for (key, timer) in &model.pending {
@@ -279,7 +280,10 @@ impl Simulation {
         assert!(lock(&self.model).pending.values().all(|timer| timer.deadline.is_none()), "lost");
         self.check();
         let (model, next_id) = (Arc::clone(&self.model), lock(&self.model).next_id);
+        // The handles last: they must keep neither keys nor values.
+        let handles = std::mem::take(&mut self.handles);
         drop(self);
+        assert!(handles.iter().all(|(_, _, timer)| timer.cancel().is_none()));
         let drops = &lock(&model).drops;
         assert!((0..next_id).all(|id| drops.get(&id) == Some(&1)), "each value is dropped once: {drops:?}");
     }

@@ -56,13 +56,15 @@ pub(crate) fn prefetch<T>(address: *const T) {
 pub(crate) mod memory {
     use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
-    const LINE: usize = 64;
+    /// What the items are aligned to: a cache line, or more if they ask for it.
+    const fn alignment<T>() -> usize {
+        if align_of::<T>() > 64 { align_of::<T>() } else { 64 }
+    }
 
-    /// One line more than the items need: room to align, and for the base address before the items.
+    /// One alignment more than the items need: room to align, and for the base address in front of them.
     /// (Asking the allocator for the alignment would make it write zeroes over the whole array.)
     fn layout<T>(len: usize) -> Layout {
-        const { assert!(align_of::<T>() <= LINE, "an item's alignment must not exceed a cache line") };
-        let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(LINE));
+        let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(alignment::<T>()));
         bytes
             .and_then(|bytes| Layout::from_size_align(bytes, 16).ok())
             .expect("an array of timers fits into the address space")
@@ -74,14 +76,14 @@ pub(crate) mod memory {
     /// All-zero bytes must be a valid `T`.
     pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
         let layout = layout::<T>(len);
-        // SAFETY: the size is at least `LINE`, hence not zero.
+        // SAFETY: the size is at least the alignment, hence not zero.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             handle_alloc_error(layout);
         }
-        let gap = LINE - base.addr() % LINE;
-        // SAFETY: `gap` is in 16..=64 since `base` is 16-aligned, and `layout` has `LINE` bytes to spare:
-        // the items and the 8 bytes in front of them lie inside the allocation.
+        let gap = alignment::<T>() - base.addr() % alignment::<T>();
+        // SAFETY: `gap` is from 16 (`base` is 16-aligned) up to the alignment, which `layout` has to spare: the items and
+        // the pointer in front of them lie inside the allocation.
         unsafe {
             let items = base.add(gap);
             items.cast::<*mut u8>().sub(1).write(base);

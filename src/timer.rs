@@ -24,8 +24,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for
 /// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle).
 ///
 /// Gives the same exact answers as the scheduler does by key, without hashing and looking up, and only for this very
-/// timer: not for a later one of the same key. It keeps neither the timer nor the scheduler alive: dropping it changes
-/// nothing, and once the scheduler is gone it answers as if the timer had ended.
+/// timer: not for a later one of the same key. Dropping it changes nothing. It does not keep the scheduler open, nor its
+/// callback, pool or workers, but the memory of its nodes; once the scheduler is gone it answers as if the timer had ended.
 pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     link: Link<K, V>,
     shard: u32,
@@ -96,6 +96,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
 
     /// Fires the timer at once, as [`Scheduler::expire_now`](crate::Scheduler::expire_now) does.
     pub fn expire_now(&self) -> bool {
+        // Before the claim: what is claimed must reach the callback. None: the scheduler is gone, and all its timers.
+        let Some(_runner) = self.core().runner.upgrade() else { return false };
         let claim = self.shard().claim_this(self.identity, self.shard().hand(), &self.core().access());
         claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
     }

@@ -5,9 +5,9 @@
 
 use crate::clock::Nanos;
 use crate::counters::Event;
-use crate::fanout::{Executor, hand_over};
+use crate::fanout::hand_over;
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, Hint, Look, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,8 +16,13 @@ use std::sync::atomic::Ordering::Relaxed;
 const STEP_MAX: usize = 1024;
 /// Hints swept per step while stale ones prevail.
 const SWEEP_MAX: usize = 4096;
-/// So many entries more than twice the timers, and the wheel is swept.
-const SWEEP_SLACK: usize = 1024;
+/// Hints taken out of each stripe of the mailbox per step.
+const DRAIN_MAX: usize = 4096;
+/// Buckets of the index linked in per step.
+const LINK_MAX: u32 = 2048;
+/// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
+/// hint keeps 36 bits, reads as one of the far future.
+const STALL_TICKS: u64 = 1 << 20;
 /// How far ahead of a look its node is prefetched.
 const PREFETCH_AHEAD: usize = 12;
 /// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
@@ -37,13 +42,17 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     index: usize,
     inbox: Drain,
     wheel: Slots<Hint>,
-    /// The last reading of the clock; never goes back.
+    /// The latest reading of the clock so far.
     now: Nanos,
+    /// The last reading, whatever it was.
+    last_reading: Nanos,
     /// Hints that are due, before they are looked at.
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim<V>>,
     sweeping: bool,
+    /// The first bucket of the index that is not linked in.
+    linked: u32,
     /// Timers handed over so far.
     fired: usize,
 }
@@ -53,7 +62,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
         let (due, claims) = (Vec::with_capacity(STEP_MAX), Vec::with_capacity(STEP_MAX));
-        Self { core, index, inbox, wheel, now: Nanos(0), due, claims, sweeping: false, fired: 0 }
+        Self {
+            core,
+            index,
+            inbox,
+            wheel,
+            now: Nanos(0),
+            last_reading: Nanos(0),
+            due,
+            claims,
+            sweeping: false,
+            linked: 1,
+            fired: 0,
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core<K, V>> {
@@ -76,9 +97,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// Reads the clock. A step back is counted, and otherwise ignored until the clock has caught up.
     pub(crate) fn read_clock(&mut self) -> Nanos {
         let now = self.core.clock.now();
-        if now < self.now {
+        if now < self.last_reading {
             self.core.count(Event::ClockRegressed);
         }
+        self.last_reading = now;
         self.now = self.now.max(now);
         self.now
     }
@@ -89,25 +111,37 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         shard.set_hand(now);
-        shard.mailbox.drain(&mut self.inbox, &access.guard, |hint| self.wheel.insert(hint));
+        let (wheel, due) = (&mut self.wheel, &mut self.due);
+        shard.mailbox.drain(&mut self.inbox, DRAIN_MAX, &access.guard, |hint| file(wheel, due, hint, now));
         let caught_up = !self.is_backlogged() && {
             let due = &mut self.due;
             self.wheel.advance_bounded(now.0, STEP_MAX, |_, hint| due.push(hint))
         };
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
+        let all_linked = self.link_ahead(shard, &access);
+        shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
         // Callbacks may run right here, and for as long as they like: not under our guard.
         drop(access);
         self.hand_over();
-        caught_up
+        caught_up && all_linked && !self.sweeping
+    }
+
+    /// Links new buckets of the index in, so that callers find them ready. True when all are.
+    fn link_ahead(&mut self, shard: &Shard<K, V>, access: &Access) -> bool {
+        if self.linked < shard.bucket_count() {
+            let next = shard.link_ahead(self.linked, LINK_MAX, access);
+            self.linked = next.unwrap_or_else(|| shard.bucket_count().min(self.linked.saturating_add(LINK_MAX)));
+            return next.is_none();
+        }
+        true
     }
 
     /// True if the executor does not keep up. What is due stays pending meanwhile.
     pub(crate) fn is_backlogged(&self) -> bool {
         // A callback that runs right here is not waiting for anybody.
-        !matches!(self.core.executor, Executor::Inline)
-            && self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
+        !self.core.runs_inline && self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
     }
 
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
@@ -124,17 +158,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// Looks at some hints ahead of their time while those that serve no timer prevail.
     fn sweep(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
-        self.sweeping |= self.wheel.len() > 2 * shard.in_use() + SWEEP_SLACK;
+        self.sweeping |= shard.has_stale_hints();
         if self.sweeping {
             let claims = &mut self.claims;
             let round_completed = self.wheel.review_some(SWEEP_MAX, |hint| look(shard, hint, now, access, claims));
             self.sweeping = !round_completed;
+            shard.report_hints(self.wheel.len());
         }
-    }
-
-    /// True while a sweep is under way: better go on than sleep.
-    pub(crate) fn is_sweeping(&self) -> bool {
-        self.sweeping
     }
 
     /// Timers handed over so far.
@@ -177,6 +207,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     pub(crate) fn sleep_limit(tick: Option<Tick>, now: Tick) -> Tick {
         let limit = Tick(now.0.saturating_add(SLEEP_TICKS_MAX));
         tick.map_or(limit, |tick| tick.min(limit))
+    }
+}
+
+/// Puts a hint from the mailbox into the wheel, or among those to be looked at now.
+fn file(wheel: &mut Slots<Hint>, due: &mut Vec<Hint>, hint: Hint, now: Tick) {
+    if hint.tick(now).0 > now.0.saturating_add(HORIZON_TICKS + STALL_TICKS) {
+        due.push(hint);
+    } else {
+        wheel.insert(hint);
     }
 }
 

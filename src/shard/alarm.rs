@@ -60,6 +60,11 @@ impl Alarm {
         Tick(self.asleep_until.load(Ordering::Relaxed))
     }
 
+    pub(crate) fn is_asleep(&self) -> bool {
+        // Relaxed: an estimate.
+        self.asleep_until.load(Ordering::Relaxed) != AWAKE
+    }
+
     /// Wakes the worker for something that no deadline says: the end of the scheduler.
     pub(crate) fn interrupt(&self) {
         self.event.notify();

@@ -24,15 +24,14 @@
 //!   value has been taken; a bucket is marked only when the shard is sealed.
 //! - The thread whose compare-exchange takes a node out of the list, and no other, reports it unlinked.
 
-use super::Access;
 use super::hint::NODE_BITS;
 use super::segments::{Segments, Zeroed};
 use super::slab::Slab;
 use super::word::{End, State, Word};
+use super::{Access, shielded};
 use crate::sync::size::FIRST_SEGMENT_BITS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// `[reversed hash:32 | node:1 | mark:1 | claimed:1 | -:1 | index:28]`: the successor's order, what it is and where.
@@ -169,23 +168,32 @@ impl AtomicLink {
         self.0.fetch_and(!CLAIMED, Release);
     }
 
-    /// For nodes out of the index: the next chain in a list of chains.
+    /// For nodes out of the index: the next chain in a list of chains, and how long the own one is.
     #[inline]
-    pub(super) fn store_chain(&self, node: u32) {
+    pub(super) fn store_batch(&self, next: u32, count: u32) {
         // Relaxed: published by the list's head.
-        self.0.store(u64::from(node), Relaxed);
+        self.0.store(u64::from(count) << 32 | u64::from(next), Relaxed);
     }
 
     #[inline]
-    pub(super) fn load_chain(&self) -> u32 {
+    pub(super) fn load_batch(&self) -> (u32, u32) {
         // Relaxed: acquired through the list's head.
-        (self.0.load(Relaxed) & INDEX_MASK) as u32
+        let link = self.0.load(Relaxed);
+        ((link & INDEX_MASK) as u32, (link >> 32) as u32)
     }
 }
 
 /// The shard is closed: nothing can be inserted any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed;
+
+/// How far ahead `link_ahead` asks for a node.
+const LINK_PREFETCH_AHEAD: u32 = 12;
+
+/// The bucket that a bucket was split from.
+fn parent_of(bucket: u32) -> u32 {
+    bucket & !(1 << (u32::BITS - 1 - bucket.leading_zeros()))
+}
 
 /// Two neighbours in the list: `at` leads to `link`'s successor.
 #[derive(Clone, Copy)]
@@ -213,14 +221,46 @@ impl Index {
         Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
     }
 
-    /// Doubles the array until it has a bucket per node.
+    /// Doubles the array if there are more nodes than buckets; true for the caller who did.
     #[inline]
-    pub(super) fn fit(&self, node_count: u32) {
+    pub(super) fn fit(&self, node_count: u32) -> bool {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
         let bits = self.bucket_bits.load(Relaxed);
-        if bits < NODE_BITS && node_count > 1 << bits {
-            let _ = self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed);
+        bits < NODE_BITS
+            && node_count > 1 << bits
+            && self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left, `None` if none is.
+    ///
+    /// In ascending order the buckets and those before them are neighbours in memory; only the nodes between are not.
+    pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> Option<u32>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        // Relaxed: see `fit`.
+        let count = 1 << self.bucket_bits.load(Relaxed);
+        let end = count.min(next.saturating_add(limit));
+        for bucket in next..end {
+            if bucket + LINK_PREFETCH_AHEAD < count {
+                let parent = self.buckets.reserve(parent_of(bucket + LINK_PREFETCH_AHEAD)).load();
+                if parent.is_node() {
+                    slab.prefetch(parent.index());
+                }
+            }
+            let cell = self.buckets.reserve(bucket);
+            if cell.load().is_unset() && cell.claim() {
+                self.link_in(slab, bucket, cell, access);
+            }
         }
+        (end < count).then_some(end)
+    }
+
+    /// Buckets so far.
+    pub(super) fn bucket_count(&self) -> u32 {
+        // Relaxed: see `fit`.
+        1 << self.bucket_bits.load(Relaxed)
     }
 
     pub(super) fn prefetch(&self, hash: u32) {
@@ -373,7 +413,7 @@ impl Index {
     fn ancestor(&self, mut bucket: u32) -> &AtomicLink {
         loop {
             // Bucket 0 is usable from the start, so this ends.
-            bucket &= !(1 << (u32::BITS - 1 - bucket.leading_zeros()));
+            bucket = parent_of(bucket);
             let cell = self.buckets.reserve(bucket);
             if cell.load().is_usable() {
                 return cell;
@@ -532,7 +572,7 @@ where
 {
     // SAFETY: both nodes were reached in the index under the caller's guard.
     let compare = || unsafe { slab.with_key(a, |a| slab.with_key(b, |b| a == b)) };
-    catch_unwind(AssertUnwindSafe(compare)).unwrap_or(false)
+    shielded(compare).unwrap_or(false)
 }
 
 /// The value that belongs to the author of `newer`: of the timer that was ended in its name, if there was one.

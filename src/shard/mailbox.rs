@@ -136,20 +136,26 @@ impl Mailbox {
         }
     }
 
-    /// Hands every hint that is in to `take`.
-    pub(crate) fn drain(&self, drain: &mut Drain, guard: &Guard, mut take: impl FnMut(Hint)) {
+    /// Hands what is in to `take`, up to `limit` hints of each stripe: producers may be faster than the worker.
+    pub(crate) fn drain(&self, drain: &mut Drain, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
         let mut count = 0;
         for (stripe, position) in drain.positions.iter_mut().enumerate() {
             if position.segment.is_null() {
                 // Acquire: pairs with the Release in `install`.
                 position.segment = self.heads[stripe].load(Ordering::Acquire);
             }
-            while let Some(hint) = self.next(stripe, position, guard) {
-                count += 1;
+            let mut left = limit;
+            while left > 0
+                && let Some(hint) = self.next(stripe, position, guard)
+            {
+                left -= 1;
                 take(hint);
             }
+            count += limit - left;
         }
-        self.drained.fetch_add(count, Ordering::Relaxed);
+        if count > 0 {
+            self.drained.fetch_add(count as u64, Ordering::Relaxed);
+        }
     }
 
     /// Hints that are in, roughly.

@@ -27,7 +27,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use hint::Hint;
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use slab::Homeless;
-pub(crate) use tick::{NEVER_TICKS, Tick};
+pub(crate) use tick::{HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
 use crate::sync::{AtomicU64, Ordering};
@@ -35,9 +35,16 @@ use hint::hint_tick;
 use index::{Found, Index};
 use mailbox::Pushed;
 use slab::Slab;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
 use word::{End, Sight, Word};
+
+/// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
+/// that may panic as well when dropped.
+fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(std::mem::forget).ok()
+}
 
 /// A thread's presence in a shard: what it may reach is not reclaimed meanwhile.
 pub(crate) struct Access {
@@ -148,7 +155,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             .allocate(access.stripe, hash, key, value, due.deadline())
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
         let identity = Identity { node, generation: self.slab.generation(node) };
-        self.index.fit(self.slab.extent());
+        if self.index.fit(self.slab.extent()) {
+            // The worker links the new buckets in.
+            self.alarm.interrupt();
+        }
         let Ok(in_run) = self.index.insert(&self.slab, hash, node, access) else {
             let Homeless(key, value) = self.slab.give_back(access.stripe, node);
             return Err(Refused::Sealed(key, value));
@@ -193,7 +203,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(node) };
                 self.index.remove(&self.slab, hash, node, Some(position), access);
-                self.slab.tidy();
+                self.tidy();
                 return Some(value);
             }
         }
@@ -207,7 +217,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(timer.node) };
                 self.index.remove(&self.slab, self.slab.hash(timer.node), timer.node, None, access);
-                self.slab.tidy();
+                self.tidy();
                 return Some(value);
             }
         }
@@ -339,6 +349,35 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.tidy();
     }
 
+    /// After a timer has ended: keys that nobody can be looking at any more are dropped, and if most hints have become
+    /// stale, the worker is told. Runs user code, so no protocol step is under way.
+    fn tidy(&self) {
+        self.slab.tidy();
+        if self.slab.has_stale_hints() && self.alarm.is_asleep() {
+            self.alarm.interrupt();
+        }
+    }
+
+    /// The worker's wheel holds so many hints.
+    pub(crate) fn report_hints(&self, count: usize) {
+        self.slab.report_hints(count);
+    }
+
+    /// True if most of the hints in the wheel serve no timer any more.
+    pub(crate) fn has_stale_hints(&self) -> bool {
+        self.slab.has_stale_hints()
+    }
+
+    /// Links up to `limit` buckets in ahead of the callers, from `next` on. The first that is left, if any.
+    pub(crate) fn link_ahead(&self, next: u32, limit: u32, access: &Access) -> Option<u32> {
+        self.index.link_ahead(&self.slab, next, limit, access)
+    }
+
+    /// Buckets of the index so far.
+    pub(crate) fn bucket_count(&self) -> u32 {
+        self.index.bucket_count()
+    }
+
     /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.
     pub(crate) fn identities(&self, mut each: impl FnMut(Identity)) {
         for node in 1..self.slab.extent() {
@@ -367,6 +406,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         unsafe { self.slab.take_leftover_key(node) }
     }
 
+    /// Drops the key of a finished timer, if nobody has.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn drop_key(&self, node: u32) {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.drop_leftover_key(node) };
+    }
+
     /// Drops the keys that finished timers have left behind.
     ///
     /// # Safety
@@ -374,11 +422,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) unsafe fn drop_leftover_keys(&self) {
         // SAFETY: as the caller promises.
         unsafe { self.slab.drop_leftover_keys() };
-    }
-
-    /// Timers in the shard, roughly.
-    pub(crate) fn in_use(&self) -> usize {
-        self.slab.in_use()
     }
 
     /// The tick that the worker has reached.

@@ -17,6 +17,7 @@
 use super::hint::{AtomicPromise, NODE_BITS};
 use super::index::AtomicLink;
 use super::segments::{Segments, Zeroed};
+use super::shielded;
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use crate::sync::size::BATCH;
@@ -24,10 +25,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, epoch::Guard, pref
 use Ordering::{AcqRel, Acquire, Relaxed};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 /// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
 use std::sync::atomic::AtomicU64 as Count;
+
+/// Stale hints that are not worth a sweep.
+const STALE_SLACK: u64 = 1024;
 
 #[repr(C)]
 pub(super) struct Head<K> {
@@ -110,18 +113,59 @@ impl ChainHead {
     }
 }
 
+/// Retired nodes that wait for company: `[count:32 | node:32]`. Nodes are pushed one by one and taken all at once, so
+/// it needs no tag: a head that looks unchanged is as good as unchanged.
+#[derive(Debug, Default)]
+struct Limbo(AtomicU64);
+
+/// A chain of nodes: the first, and how many.
+#[derive(Clone, Copy)]
+struct Chain {
+    first: u32,
+    count: u32,
+}
+
+impl Limbo {
+    fn push(&self, node: u32, link: &AtomicU32) -> u32 {
+        // Acquire: whoever takes the chain has acquired every push, each through the one before.
+        let mut seen = self.0.load(Acquire);
+        loop {
+            // Relaxed: published by the exchange.
+            link.store(seen as u32, Relaxed);
+            let count = (seen >> 32) as u32 + 1;
+            let next = u64::from(count) << 32 | u64::from(node);
+            // Release: publishes the link, and our last use of the node.
+            match self.0.compare_exchange(seen, next, AcqRel, Acquire) {
+                Ok(_) => return count,
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Chain> {
+        // Acquire: the links, and the last uses of the nodes.
+        let taken = self.0.swap(0, AcqRel);
+        (taken != 0).then_some(Chain { first: taken as u32, count: (taken >> 32) as u32 })
+    }
+}
+
 /// What threads of one stripe share.
 #[derive(Debug, Default)]
 struct Stripe {
     ready: ChainHead,
-    limbo: ChainHead,
-    /// Roughly the nodes in `limbo`.
-    limbo_len: Count,
-    /// Nodes allocated by threads of this stripe minus those retired by them: only the sum means anything.
-    in_use: Count,
+    limbo: Limbo,
 }
 
-/// A deadline, key and value that found no place; the reason is the caller's to tell.
+/// Rough figures that tell when stale hints prevail. Kept per batch, not per node.
+#[derive(Debug, Default)]
+struct Census {
+    /// Nodes handed out in batches minus nodes retired in batches.
+    in_use: Count,
+    /// Hints in the worker's wheel, by its last report.
+    hints: Count,
+}
+
+/// Key and value that found no place; the reason is the caller's to tell.
 #[derive(Debug)]
 pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
 
@@ -133,6 +177,7 @@ pub(crate) struct Slab<K, V> {
     clean: CachePadded<ChainHead>,
     /// Nodes handed out so far, node 0 included, which is none. Never falls.
     extent: CachePadded<AtomicU32>,
+    census: CachePadded<Census>,
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
@@ -144,6 +189,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             ripe: CachePadded::default(),
             clean: CachePadded::default(),
             extent: CachePadded::new(AtomicU32::new(1)),
+            census: CachePadded::default(),
         }
     }
 
@@ -155,17 +201,24 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.tails.at(node)
     }
 
-    /// An upper bound of the node indexes in use.
+    /// An upper bound of the node indexes in use. The last ones' memory may not be reserved yet.
     pub(crate) fn extent(&self) -> u32 {
-        // Acquire: the segments up to here are there; see `fresh`.
+        // Acquire: whoever knows of a timer also knows of an extent that covers it.
         self.extent.load(Acquire)
     }
 
-    /// Timers in the shard, give or take those that are beginning or ending at this moment.
-    pub(crate) fn in_use(&self) -> usize {
-        // Relaxed: counts. Wrapping: a stripe may have retired more than it allocated.
-        let sum = self.stripes.iter().fold(0u64, |sum, stripe| sum.wrapping_add(stripe.in_use.load(Relaxed)));
-        (sum as i64).max(0) as usize
+    /// The worker's wheel holds so many hints.
+    pub(super) fn report_hints(&self, count: usize) {
+        // Relaxed here and below: figures, nothing is published through them.
+        self.census.hints.store(count as u64, Relaxed);
+    }
+
+    /// True if most of the hints in the wheel serve no timer any more.
+    pub(super) fn has_stale_hints(&self) -> bool {
+        // Signed: a batch may be counted out before it is counted in.
+        let in_use = (self.census.in_use.load(Relaxed) as i64).max(0) as u64;
+        let slack = STALE_SLACK + 2 * u64::from(BATCH) * self.stripes.len() as u64;
+        self.census.hints.load(Relaxed) > 2 * in_use + slack
     }
 
     pub(super) fn prefetch(&self, node: u32) {
@@ -234,8 +287,6 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         // Relaxed: published by the word, next line, and by the link.
         tail.hash.store(hash, Relaxed);
         head.word.allocate(deadline);
-        // Relaxed: a count.
-        self.stripes[stripe].in_use.fetch_add(1, Relaxed);
         Ok(node)
     }
 
@@ -246,9 +297,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let (key, value) =
             unsafe { (self.head(node).key.with(|key| (*key).assume_init_read()), self.take_value(node)) };
         self.head(node).word.abort();
-        // Relaxed: a count.
-        self.stripes[stripe].in_use.fetch_sub(1, Relaxed);
-        self.push_chain(&self.stripes[stripe].ready, node);
+        self.push_ready(stripe, node);
         Homeless(key, value)
     }
 
@@ -290,22 +339,25 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// A batch of nodes for the stripe: used ones if there are any, else new ones. Returns the first.
     #[cold]
     fn refill(&self, stripe: usize) -> Option<u32> {
-        let first = self.pop_batch(&self.clean).or_else(|| self.pop_cleaned()).or_else(|| self.fresh())?;
+        let chain = self.pop_batch(&self.clean).or_else(|| self.pop_cleaned()).or_else(|| self.fresh())?;
         // Relaxed: the chain is ours.
-        let rest = self.tail(first).hash.load(Relaxed);
-        if rest != 0 {
+        let rest = Chain { first: self.tail(chain.first).hash.load(Relaxed), count: chain.count - 1 };
+        // Relaxed here and below: a figure.
+        self.census.in_use.fetch_add(u64::from(chain.count), Relaxed);
+        if rest.first != 0 {
             let ready = &self.stripes[stripe].ready;
             let seen = ready.load();
-            if seen.node() != 0 || ready.swing(seen, rest).is_err() {
+            if seen.node() != 0 || ready.swing(seen, rest.first).is_err() {
                 // Another thread of the stripe was faster: leave ours for whoever comes next.
+                self.census.in_use.fetch_sub(u64::from(rest.count), Relaxed);
                 self.push_batch(&self.clean, rest);
             }
         }
-        Some(first)
+        Some(chain.first)
     }
 
     /// A chain of nodes that were never used.
-    fn fresh(&self) -> Option<u32> {
+    fn fresh(&self) -> Option<Chain> {
         let limit = 1 << NODE_BITS;
         // Relaxed: a count; the segments are published by their own pointers.
         let start =
@@ -318,73 +370,56 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             // Relaxed: the chain is ours until `swing` publishes it.
             self.tails.reserve(node).hash.store(next, Relaxed);
         }
-        Some(start)
+        Some(Chain { first: start, count: end - start })
     }
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
     pub(super) fn retire(self: &Arc<Self>, node: u32, stripe: usize, guard: &Guard) {
-        let own = &self.stripes[stripe];
-        // Relaxed: a count.
-        own.in_use.fetch_sub(1, Relaxed);
-        self.push_chain(&own.limbo, node);
-        // Relaxed: a rough count. Whoever sees it full takes whatever is there.
-        if own.limbo_len.fetch_add(1, Relaxed) + 1 >= u64::from(BATCH) {
-            own.limbo_len.store(0, Relaxed);
-            self.ripen(stripe, guard);
-        }
-    }
-
-    /// Hands the stripe's limbo to the epoch.
-    fn ripen(self: &Arc<Self>, stripe: usize, guard: &Guard) {
         let limbo = &self.stripes[stripe].limbo;
-        let mut seen = limbo.load();
-        while seen.node() != 0 {
-            match limbo.swing(seen, 0) {
-                Ok(()) => {
-                    let slab = Arc::clone(self);
-                    let first = seen.node();
-                    guard.defer(move || slab.push_batch(&slab.ripe, first));
-                    // Else the batch waits in this thread's bag, where nobody else can collect it.
-                    guard.flush();
-                    return;
-                }
-                Err(found) => seen = found,
-            }
+        if limbo.push(node, &self.tail(node).hash) >= BATCH
+            && let Some(chain) = limbo.take()
+        {
+            self.census.in_use.fetch_sub(u64::from(chain.count), Relaxed);
+            let slab = Arc::clone(self);
+            guard.defer(move || slab.push_batch(&slab.ripe, chain));
+            // Else the batch waits in this thread's bag, where nobody else can collect it.
+            guard.flush();
         }
     }
 
-    /// Puts a node in front of a chain.
-    fn push_chain(&self, list: &ChainHead, node: u32) {
-        let mut seen = list.load();
+    /// Puts a node in front of a stripe's ready ones.
+    fn push_ready(&self, stripe: usize, node: u32) {
+        let ready = &self.stripes[stripe].ready;
+        let mut seen = ready.load();
         loop {
             // Relaxed: published by `swing`.
             self.tail(node).hash.store(seen.node(), Relaxed);
-            match list.swing(seen, node) {
+            match ready.swing(seen, node) {
                 Ok(()) => return,
                 Err(found) => seen = found,
             }
         }
     }
 
-    fn push_batch(&self, list: &ChainHead, first: u32) {
+    fn push_batch(&self, list: &ChainHead, chain: Chain) {
         let mut seen = list.load();
         loop {
             // Relaxed: published by `swing`. The chain is past its grace period: nobody follows `next` any more.
-            self.head(first).next.store_chain(seen.node());
-            match list.swing(seen, first) {
+            self.head(chain.first).next.store_batch(seen.node(), chain.count);
+            match list.swing(seen, chain.first) {
                 Ok(()) => return,
                 Err(found) => seen = found,
             }
         }
     }
 
-    fn pop_batch(&self, list: &ChainHead) -> Option<u32> {
+    fn pop_batch(&self, list: &ChainHead) -> Option<Chain> {
         let mut seen = list.load();
         while seen.node() != 0 {
             // As in `pop_ready`: garbage if the chain is gone, and then the tag tells.
-            let next = self.head(seen.node()).next.load_chain();
+            let (next, count) = self.head(seen.node()).next.load_batch();
             match list.swing(seen, next) {
-                Ok(()) => return Some(seen.node()),
+                Ok(()) => return Some(Chain { first: seen.node(), count }),
                 Err(found) => seen = found,
             }
         }
@@ -392,19 +427,19 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// A ripe batch, with its keys dropped.
-    fn pop_cleaned(&self) -> Option<u32> {
-        let first = self.pop_batch(&self.ripe)?;
-        self.drop_keys(first);
-        Some(first)
+    fn pop_cleaned(&self) -> Option<Chain> {
+        let chain = self.pop_batch(&self.ripe)?;
+        self.drop_keys(chain.first);
+        Some(chain)
     }
 
     /// Drops the keys of one ripe batch, if there is one: called as timers end, so that keys do not wait for new timers
     /// to come. Runs user code; no protocol step may be under way.
     pub(super) fn tidy(&self) {
         if std::mem::needs_drop::<K>()
-            && let Some(first) = self.pop_cleaned()
+            && let Some(chain) = self.pop_cleaned()
         {
-            self.push_batch(&self.clean, first);
+            self.push_batch(&self.clean, chain);
         }
     }
 
@@ -427,11 +462,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let head = self.head(node);
         if head.word.load().has_leftover_key() && head.word.take_key() {
             // A key's destructor that panics must not take the caller down, who works on a key of its own.
-            let _ = catch_unwind(AssertUnwindSafe(|| {
+            let _ = shielded(|| {
                 // SAFETY: `take_key` picked us, the timer is done, and no reader is left: its grace period is over,
                 // or nobody can call the scheduler any more.
                 head.key.with_mut(|key| unsafe { (*key).assume_init_drop() });
-            }));
+            });
         }
     }
 
@@ -446,6 +481,14 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                 self.drop_key(node);
             }
         }
+    }
+
+    /// Drops the key of one ended timer, if nobody has.
+    ///
+    /// # Safety
+    /// As for `drop_leftover_keys`.
+    pub(super) unsafe fn drop_leftover_key(&self, node: u32) {
+        self.drop_key(node);
     }
 
     /// Moves the key of an ended timer out, if nobody has.
