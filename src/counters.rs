@@ -19,6 +19,7 @@ pub(crate) enum Event {
     Returned,
     Rejected,
     CallbackPanicked,
+    CallbackLost,
     ClockRegressed,
 }
 

@@ -5,7 +5,6 @@ use crate::service::Core;
 use crate::shard::{Access, Claim, ClaimedNode, Tick};
 use crate::stripe;
 use rayon::ThreadPool;
-use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +14,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Timers in one job for the executor, at most.
 pub(crate) const BATCH_MAX: usize = 256;
-/// A rayon pool splits a batch no finer than this.
-const SPLIT_MIN: usize = 8;
 
 /// Who runs the callbacks.
 #[derive(Clone)]
@@ -189,12 +186,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
-    /// Splits itself among the pool's idle threads, if there are any, so that slow callbacks do not queue up behind
-    /// each other.
+    /// Splits itself down to single timers, which idle threads of the pool steal: so no callback waits behind a slow one
+    /// while a thread is free.
     fn run_in_parallel(mut self) {
         self.record_lateness();
         let Self { core, runner, shard, expiries } = &mut self;
-        expiries.par_iter_mut().with_min_len(SPLIT_MIN).for_each(|expiry| run_one(core, runner, *shard, expiry));
+        split(expiries, &|expiry| run_one(core, runner, *shard, expiry));
     }
 
     fn record_lateness(&self) {
@@ -203,6 +200,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let due = self.expiries.iter().filter_map(|expiry| expiry.due);
         let lateness = due.map(|tick| clock.start_of(tick)).map(|due| now.0.saturating_sub(due.0));
         self.core.reports[self.shard].lateness.record(lateness);
+    }
+}
+
+/// Calls `run` on each item; what is left can be stolen at any moment. (A parallel iterator would stop splitting once there
+/// is a piece per thread, and a piece is run by one thread to its end.)
+fn split<T: Send>(items: &mut [T], run: &(impl Fn(&mut T) + Sync)) {
+    match items {
+        [] => {}
+        [item] => run(item),
+        _ => {
+            let (left, right) = items.split_at_mut(items.len() / 2);
+            rayon::join(|| split(left, run), || split(right, run));
+        }
     }
 }
 
@@ -243,6 +253,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         // Relaxed: a count.
         self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
         let access = Access::new(stripe::current(self.core.stripe_count));
+        if not_run > 0 {
+            self.core.counters.add(access.stripe, Event::CallbackLost, not_run);
+        }
         let shard = &self.core.shards[self.shard];
         let nodes: Vec<u32> = self.expiries.iter().map(|expiry| expiry.node.node()).collect();
         for expiry in self.expiries.drain(..) {

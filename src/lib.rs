@@ -56,6 +56,8 @@ pub use error::{BuildError, ScheduleError};
 pub use fanout::{Executor, Job};
 pub use lateness::Lateness;
 pub use manual::ManualClock;
+/// The pool behind [`Executor::Rayon`], in the version that this crate uses.
+pub use rayon;
 pub use scheduler::{Scheduler, WeakScheduler};
 pub use stats::{ShardStats, Stats};
 pub use timer::Timer;

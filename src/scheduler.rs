@@ -399,6 +399,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
 
     /// The number of pending timers; exact while nothing runs at the same time. O(threads).
     pub fn len(&self) -> usize {
+        if self.is_closed() {
+            return 0;
+        }
         usize::try_from(self.0.core.counters.pending()).unwrap_or(usize::MAX)
     }
 
@@ -492,9 +495,20 @@ where
     V: Send + 'static;
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> WeakScheduler<K, V, S> {
+    /// A handle of no scheduler: `upgrade` answers `None`.
+    pub const fn new() -> Self {
+        Self(Weak::new())
+    }
+
     /// The scheduler, if a handle of it is left.
     pub fn upgrade(&self) -> Option<Scheduler<K, V, S>> {
         self.0.upgrade().map(Scheduler)
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Default for WeakScheduler<K, V, S> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

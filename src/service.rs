@@ -103,6 +103,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             discarded: sum(Event::Discarded),
             returned: sum(Event::Returned),
             callback_panics: sum(Event::CallbackPanicked),
+            callbacks_lost: sum(Event::CallbackLost),
             clock_regressions: sum(Event::ClockRegressed),
             callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Ordering::Relaxed)).sum(),
             lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),

@@ -31,6 +31,8 @@ pub struct Stats {
     pub returned: u64,
     /// Callbacks that panicked.
     pub callback_panics: u64,
+    /// Callbacks that never ran, because the executor dropped their job or panicked.
+    pub callbacks_lost: u64,
     /// Times that a worker saw the clock go backwards.
     pub clock_regressions: u64,
     /// Callbacks handed over to the executor that have not begun.

@@ -1,7 +1,7 @@
 //! Everything of `std`, crossbeam and the operating system that the lock-free core in `shard/` stands on.
 //!
-//! `shard/` names nothing else, so the models in `loom-tests/` compile the very same files against a
-//! module of this shape that is made of loom's types (`loom-tests/support/sync.rs`).
+//! `shard/` shares data between threads through nothing else, so the models in `loom-tests/` compile the very same files
+//! against a module of this shape that is made of loom's types (`loom-tests/support/sync.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 

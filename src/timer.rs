@@ -59,6 +59,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
 
     /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does.
     pub fn cancel(&self) -> Option<V> {
+        if self.core().is_closed() {
+            return None;
+        }
         let value = self.shard().cancel_this(self.identity, &self.core().access())?;
         self.core().count_end(Event::Cancelled);
         Some(value)
@@ -75,6 +78,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     }
 
     fn shift(&self, due: impl FnOnce(&Clock, &Shard<K, V>) -> Due) -> bool {
+        if self.core().is_closed() {
+            return false;
+        }
         let due = due(&self.core().clock, self.shard());
         let moved = self.shard().reschedule_this(self.identity, due, &self.core().access());
         if moved {
@@ -98,11 +104,17 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     pub fn expire_now(&self) -> bool {
         // Before the claim: what is claimed must reach the callback. None: the scheduler is gone, and all its timers.
         let Some(_runner) = self.core().runner.upgrade() else { return false };
+        if self.core().is_closed() {
+            return false;
+        }
         let claim = self.shard().claim_this(self.identity, self.shard().hand(), &self.core().access());
         claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
     }
 
     fn due(&self) -> Option<Option<Tick>> {
+        if self.core().is_closed() {
+            return None;
+        }
         let _access = self.core().access();
         self.shard().due_this(self.identity, self.shard().hand())
     }

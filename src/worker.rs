@@ -159,7 +159,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// Looks at some hints ahead of their time while those that serve no timer prevail.
     fn sweep(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
         self.sweeping |= shard.has_stale_hints();
-        if self.sweeping {
+        if self.sweeping && !self.is_backlogged() {
             let claims = &mut self.claims;
             let round_completed = self.wheel.review_some(SWEEP_MAX, |hint| look(shard, hint, now, access, claims));
             self.sweeping = !round_completed;

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `shard/` knows no clock, no threads, no wheel, no executor and no callback; it runs no user code but the keys' `Eq`
-//! and destructor. Time comes in as [`Tick`]s. All `unsafe` of the crate is in here and in `sync.rs`.
+//! and destructor. Time comes in as [`Tick`]s.
 
 mod alarm;
 mod hint;
@@ -324,10 +324,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// True if the hint is still wanted: a look because of it, now, would not file it any later than it is.
+    /// True if the hint is still wanted: a look because of it, now, would not file it any later than it is. (One that lies
+    /// near the horizon is filed again when it comes nearer, not each time that somebody asks.)
     pub(crate) fn is_live(&self, hint: Hint, now: Tick) -> bool {
         let word = self.slab.head(hint.node()).word.load();
-        word.is_pending() && word.deadline().tick(now).is_some_and(|tick| hint_tick(tick, now) <= hint.tick(now))
+        let filed = hint.tick(now);
+        word.is_pending()
+            && word.deadline().tick(now).is_some_and(|tick| {
+                hint_tick(tick, now) <= filed || filed.0 >= now.0.saturating_add(HORIZON_TICKS / 2).min(tick.0)
+            })
     }
 
     /// Asks the processor for the node behind a hint.
