@@ -1,0 +1,361 @@
+//! Every key and every value is dropped exactly once, in whichever way its timer ends.
+//!
+//! Values leave at once. Keys may stay a little, until their place in memory is used again, but no longer than the
+//! scheduler. Keys own a string, so that a second drop would not go unnoticed even without the count.
+
+mod support;
+
+use shardwheel::{Close, Executor, ManualClock, Scheduler};
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::{HOUR, Ledger, MS, Token, eventually, hush_callbacks, ignore, lock, ms};
+
+/// A key that owns memory and is counted.
+struct Name {
+    text: String,
+    _token: Token,
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.text
+    }
+}
+
+type Names = Scheduler<Name, Token>;
+
+/// Makes counted keys and values.
+#[derive(Clone, Default)]
+struct Maker {
+    keys: Ledger,
+    values: Ledger,
+}
+
+impl Maker {
+    fn key(&self, id: u64) -> Name {
+        Name { text: text(id), _token: self.keys.token(id) }
+    }
+
+    fn value(&self, id: u64) -> Token {
+        self.values.token(id)
+    }
+
+    fn schedule(&self, scheduler: &Names, id: u64, delay: Duration) -> Option<Token> {
+        scheduler.schedule_with(self.key(id), self.value(id), delay).expect("it is open and not full")
+    }
+
+    fn schedule_many(&self, scheduler: &Names) {
+        (0..COUNT).for_each(|id| drop(self.schedule(scheduler, id, HOUR)));
+        assert_eq!(self.values.alive(), COUNT as usize);
+    }
+
+    #[track_caller]
+    fn assert_values_gone(&self) {
+        assert_eq!(self.values.alive(), 0, "values leave at once");
+        self.values.assert_none_twice();
+    }
+
+    #[track_caller]
+    fn assert_all_gone(&self) {
+        self.values.assert_all_dropped_once();
+        self.keys.assert_all_dropped_once();
+        assert!(self.keys.made() > 0);
+    }
+}
+
+/// More than any batch in the scheduler.
+const COUNT: u64 = 2_000;
+
+fn text(id: u64) -> String {
+    format!("the timer with the number {id}")
+}
+
+/// Runs `scenario` on the manual clock with many timers due in an hour; after it, and after the scheduler, all is gone.
+fn on_manual_clock(scenario: impl FnOnce(&Names, &ManualClock, &Maker)) {
+    let maker = Maker::default();
+    let built = Scheduler::builder().shards(3).build_manual(|_: &Name, value: Token| drop(value));
+    let (scheduler, clock) = built.expect("in range");
+    maker.schedule_many(&scheduler);
+    scenario(&scheduler, &clock, &maker);
+    drop(scheduler);
+    assert_eq!((maker.keys.alive(), maker.values.alive()), (0, 0), "nothing outlives the last handle");
+    drop(clock);
+    maker.assert_all_gone();
+}
+
+#[test]
+fn fired() {
+    on_manual_clock(|_, clock, maker| {
+        assert_eq!(clock.advance(HOUR), COUNT as usize);
+        maker.assert_values_gone();
+    });
+}
+
+#[test]
+fn fired_at_once() {
+    on_manual_clock(|scheduler, _, maker| {
+        (0..COUNT).for_each(|id| assert!(scheduler.expire_now(text(id).as_str())));
+        maker.assert_values_gone();
+    });
+}
+
+#[test]
+fn cancelled() {
+    on_manual_clock(|scheduler, _, maker| {
+        (0..COUNT).for_each(|id| drop(scheduler.cancel(text(id).as_str()).expect("it was pending")));
+        maker.assert_values_gone();
+    });
+}
+
+#[test]
+fn cancelled_by_handle() {
+    on_manual_clock(|scheduler, _, maker| {
+        for id in 0..COUNT {
+            let (old, timer) = scheduler.schedule_with_handle(maker.key(id), maker.value(id), HOUR).expect("open");
+            assert!(old.is_some() && timer.cancel().is_some());
+        }
+        maker.assert_values_gone();
+    });
+}
+
+#[test]
+fn replaced() {
+    on_manual_clock(|scheduler, clock, maker| {
+        for _ in 0..5 {
+            (0..COUNT).for_each(|id| drop(maker.schedule(scheduler, id, HOUR).expect("it was pending")));
+            assert_eq!(maker.values.alive(), COUNT as usize);
+            clock.advance(MS);
+        }
+        assert!(maker.keys.alive() < 4 * COUNT as usize, "keys of replaced timers go as well");
+    });
+}
+
+#[test]
+fn drained() {
+    on_manual_clock(|scheduler, _, maker| {
+        let drained = scheduler.drain(|key, value| {
+            assert_eq!(key.text, text(value.id));
+        });
+        assert_eq!(drained, COUNT as usize);
+        maker.assert_values_gone();
+    });
+}
+
+#[test]
+fn drained_by_a_closure_that_panics() {
+    hush_callbacks();
+    on_manual_clock(|scheduler, _, maker| {
+        let drain = || scheduler.drain(|_, value| assert!(value.id != 7, "on purpose"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).is_err());
+        assert_eq!(scheduler.len(), maker.values.alive(), "those after it wait on");
+        assert_eq!(scheduler.stats().drained + scheduler.stats().pending, COUNT);
+    });
+}
+
+#[test]
+fn closed_in_every_way() {
+    for close in [Close::Discard, Close::FireNow, Close::Return] {
+        on_manual_clock(|scheduler, _, maker| {
+            let closed = scheduler.close(close);
+            assert_eq!(closed.discarded + closed.fired + closed.returned.len(), COUNT as usize);
+            assert_eq!(maker.values.alive(), closed.returned.len());
+            let is_right = |(key, value, _): &(Name, Token, Duration)| key.text == text(value.id);
+            assert!(closed.returned.iter().all(is_right), "keys come back with their own values");
+            drop(closed);
+            maker.assert_values_gone();
+        });
+    }
+}
+
+#[test]
+fn dropped_with_the_scheduler() {
+    on_manual_clock(|_, clock, _| assert_eq!(clock.advance(MS), 0));
+}
+
+#[test]
+fn refused() {
+    let maker = Maker::default();
+    let built = Scheduler::builder().capacity(1).build_manual(|_: &Name, _: Token| {});
+    let (scheduler, _clock) = built.expect("in range");
+    ignore(maker.schedule(&scheduler, 0, HOUR));
+    for id in 1..100 {
+        let refused = scheduler.schedule_with(maker.key(id), maker.value(id), MS).expect_err("it is full");
+        let (key, value) = refused.into_inner();
+        assert_eq!((key.text, value.id), (text(id), id));
+    }
+    scheduler.close(Close::Discard);
+    for id in 1..100 {
+        drop(scheduler.schedule_with(maker.key(id), maker.value(id), MS).expect_err("it is closed"));
+    }
+    maker.assert_values_gone();
+    drop(scheduler);
+    maker.assert_all_gone();
+}
+
+/// A value whose drop panics, after it was counted.
+struct Bursting(#[allow(dead_code, reason = "counts its drop")] Token);
+
+impl Drop for Bursting {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("on purpose: a value's drop");
+        }
+    }
+}
+
+#[test]
+fn values_that_panic_when_dropped() {
+    hush_callbacks();
+    for close in [Close::Discard, Close::FireNow] {
+        let maker = Maker::default();
+        let built = Scheduler::builder().build_manual(|_: &Name, value: Bursting| drop(value));
+        let (scheduler, clock) = built.expect("in range");
+        for id in 0..500 {
+            let delay = if id % 2 == 0 { MS } else { HOUR };
+            scheduler.schedule_with(maker.key(id), Bursting(maker.value(id)), delay).expect("open and not full");
+        }
+        assert_eq!((clock.advance(MS), scheduler.stats().callback_panics), (250, 250));
+        scheduler.close(close);
+        drop((scheduler, clock));
+        maker.assert_all_gone();
+    }
+}
+
+/// A key whose drop panics: it is dropped on some later caller's thread, who must not notice.
+struct Cursed(u64, #[allow(dead_code, reason = "counts its drop")] Token);
+
+impl PartialEq for Cursed {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Cursed {}
+
+impl Hash for Cursed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Borrow<u64> for Cursed {
+    fn borrow(&self) -> &u64 {
+        &self.0
+    }
+}
+
+impl Drop for Cursed {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("on purpose: a key's drop");
+        }
+    }
+}
+
+#[test]
+fn keys_that_panic_when_dropped() {
+    hush_callbacks();
+    let maker = Maker::default();
+    let (scheduler, clock) = Scheduler::builder().build_manual(|_: &Cursed, _: Token| {}).expect("in range");
+    for id in 0..5_000 {
+        let key = Cursed(id, maker.keys.token(id));
+        assert!(scheduler.schedule_with(key, maker.value(id), HOUR).is_ok());
+        match id % 3 {
+            0 => assert!(scheduler.cancel(&id).is_some()),
+            1 => assert!(scheduler.expire_now(&id)),
+            _ => {}
+        }
+    }
+    clock.advance(HOUR);
+    drop((scheduler, clock));
+    maker.assert_all_gone();
+}
+
+#[test]
+fn callbacks_that_panic() {
+    hush_callbacks();
+    let maker = Maker::default();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&kept);
+    let callback = move |_: &Name, value: Token| {
+        if value.id % 3 == 0 {
+            lock(&seen).push(value);
+            panic!("on purpose, without the value");
+        }
+        assert!(value.id % 3 == 1, "on purpose, with the value");
+    };
+    let (scheduler, clock) = Scheduler::builder().build_manual(callback).expect("in range");
+    maker.schedule_many(&scheduler);
+    assert_eq!(clock.advance(HOUR), COUNT as usize);
+    assert_eq!(maker.values.alive(), lock(&kept).len());
+    lock(&kept).clear();
+    maker.assert_values_gone();
+    drop((scheduler, clock));
+    maker.assert_all_gone();
+}
+
+/// On a pool, with all that happens at the end still under way.
+#[test]
+fn on_a_pool_while_callbacks_run() {
+    for close in [None, Some(Close::Discard), Some(Close::FireNow), Some(Close::Return)] {
+        let maker = Maker::default();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&ran);
+        let callback = move |key: &Name, value: Token| {
+            assert_eq!(key.text, text(value.id));
+            std::thread::sleep(Duration::from_micros(10));
+            seen.fetch_add(1, SeqCst);
+        };
+        let scheduler = Scheduler::builder().shards(2).build(callback).expect("in range");
+        (0..COUNT).for_each(|id| drop(maker.schedule(&scheduler, id, ms(id % 40))));
+        eventually("some have fired", || ran.load(SeqCst) > 100);
+        close.map(|close| scheduler.close(close));
+        drop(scheduler);
+        maker.assert_all_gone();
+    }
+}
+
+#[test]
+fn jobs_that_are_never_run() {
+    let maker = Maker::default();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&kept);
+    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(|_: &Name, _: Token| unreachable!("nobody runs the jobs")).expect("in range");
+    (0..COUNT).for_each(|id| drop(maker.schedule(&scheduler, id, MS)));
+    eventually("all were handed over", || scheduler.stats().callbacks_waiting == COUNT);
+    lock(&kept).clear();
+    maker.assert_values_gone();
+    assert_eq!(scheduler.stats().callbacks_waiting, 0);
+    drop(scheduler);
+    maker.assert_all_gone();
+}
+
+/// Timers' handles keep neither keys nor values.
+#[test]
+fn while_a_handle_is_left() {
+    let maker = Maker::default();
+    let scheduler = Scheduler::builder().build(|_: &Name, _: Token| {}).expect("in range");
+    let (_, timer) = scheduler.schedule_with_handle(maker.key(1), maker.value(1), HOUR).expect("open and not full");
+    drop(scheduler);
+    maker.assert_all_gone();
+    assert!(timer.cancel().is_none() && !timer.is_pending());
+}

@@ -1,0 +1,1116 @@
+//! The twelve promises, each as tests named after it.
+//!
+//! Where time matters they come in two kinds: on the manual clock, where it is exact, and with real threads, where
+//! lateness is bounded so that a lost wake-up, which shows as seconds, fails the test.
+
+mod support;
+
+use shardwheel::{BuildError, Close, Executor, ManualClock, ScheduleError, Scheduler, WeakScheduler};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::panic::panic_any;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{
+    ClockSlot, Ends, FIRST_TICKS, Gate, HOUR, Ledger, MS, OneHash, PATIENCE, Random, SOON, eventually, hush_callbacks,
+    ignore, lock, ms, resident_bytes, start, within,
+};
+
+type Unit = Scheduler<u64>;
+
+/// A scheduler with one shard whose callback does nothing.
+fn quiet() -> Unit {
+    Scheduler::builder().shards(1).build(|_: &u64, ()| {}).expect("the settings are in range")
+}
+
+fn quiet_manual() -> (Unit, ManualClock) {
+    Scheduler::builder().build_manual(|_: &u64, ()| {}).expect("the settings are in range")
+}
+
+fn schedule(scheduler: &Unit, key: u64, delay: Duration) -> Option<()> {
+    scheduler.schedule(key, delay).expect("it is open and not full")
+}
+
+fn wake_ups<V: Send + 'static>(scheduler: &Scheduler<u64, V>) -> u64 {
+    scheduler.stats().shards.iter().map(|shard| shard.wake_ups).sum()
+}
+
+// 1. Never early.
+
+#[test]
+fn promise_01_never_early() {
+    let early = Arc::new(AtomicUsize::new(0));
+    let fired = Arc::new(AtomicUsize::new(0));
+    for (tick, first_tick) in [(ms(1), 0), (Duration::from_micros(10), FIRST_TICKS[3]), (ms(20), FIRST_TICKS[1])] {
+        let (early, seen) = (Arc::clone(&early), Arc::clone(&fired));
+        let callback = move |_: &u64, deadline: Instant| {
+            early.fetch_add(usize::from(Instant::now() < deadline), SeqCst);
+            seen.fetch_add(1, SeqCst);
+        };
+        let scheduler = Scheduler::builder().tick(tick).first_tick(first_tick).build(callback).expect("in range");
+        let before = fired.load(SeqCst);
+        thread::scope(|scope| {
+            for caller in 0..4 {
+                let scheduler = &scheduler;
+                scope.spawn(move || schedule_at_random(scheduler, caller));
+            }
+        });
+        eventually("all have fired", || fired.load(SeqCst) == before + 2_000);
+    }
+    assert_eq!(early.load(SeqCst), 0);
+}
+
+/// 500 timers within 60 ms, each with its own deadline as value; some moved.
+fn schedule_at_random(scheduler: &Scheduler<u64, Instant>, caller: u64) {
+    let mut random = Random::new(caller);
+    for i in 0..500 {
+        let delay = Duration::from_nanos(random.below(60_000_000));
+        let key = caller * 1_000 + i;
+        let deadline = Instant::now() + delay;
+        scheduler.schedule_with(key, deadline, delay).expect("it is open and not full");
+        if i % 3 == 0 {
+            scheduler.reschedule(&key, delay + MS);
+        }
+    }
+}
+
+#[test]
+fn promise_01_the_first_tick_at_or_after_whatever_the_tick_and_the_uptime() {
+    for tick in [Duration::from_micros(10), ms(1), Duration::from_nanos(7_654_321), HOUR] {
+        for first_tick in FIRST_TICKS {
+            first_tick_at_or_after(tick, first_tick);
+        }
+    }
+}
+
+fn first_tick_at_or_after(tick: Duration, first_tick: u64) {
+    let builder = Scheduler::builder().tick(tick).first_tick(first_tick);
+    let (scheduler, clock) = builder.build_manual(|_: &u64, ()| {}).expect("in range");
+    let start = clock.now();
+    let mut random = Random::new(first_tick);
+    for i in 0..200 {
+        clock.advance(Duration::from_nanos(random.below(3 * tick.as_nanos() as u64)));
+        let now = clock.now();
+        let delay = Duration::from_nanos(random.below(300 * tick.as_nanos() as u64));
+        schedule(&scheduler, i, delay);
+        clock.advance_to_next().expect("one is pending");
+        let fired_at = (clock.now() - start).as_nanos();
+        let due = (now + delay - start).as_nanos();
+        assert!(fired_at >= due && fired_at < due + tick.as_nanos(), "{delay:?} fired at {fired_at}, due {due}");
+        assert_eq!(fired_at % tick.as_nanos(), 0);
+    }
+}
+
+// 2. Late by a stated bound.
+
+#[test]
+fn promise_02_late_by_a_bound() {
+    let worst = Arc::new(Mutex::new(Duration::ZERO));
+    let (seen, fired) = (Arc::clone(&worst), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&fired);
+    let scheduler = Scheduler::builder().build(move |_: &u64, deadline: Instant| {
+        let late = deadline.elapsed();
+        let mut worst = lock(&seen);
+        *worst = late.max(*worst);
+        count.fetch_add(1, SeqCst);
+    });
+    let scheduler = scheduler.expect("in range");
+    for i in 0..300 {
+        let delay = ms(10 + i * 2);
+        scheduler.schedule_with(i, Instant::now() + delay, delay).expect("it is open and not full");
+    }
+    eventually("all have fired", || fired.load(SeqCst) == 300);
+    let (worst, told) = (*lock(&worst), scheduler.stats().lateness);
+    assert!(worst < SOON, "{worst:?} late");
+    assert!(told.p50 <= told.p99 && told.p99 <= told.p999 && told.p999 <= told.max);
+    assert!(told.max > Duration::ZERO && told.max <= worst + MS, "told {told:?}, was {worst:?}");
+}
+
+#[test]
+fn promise_02_lateness_counts_from_the_deadline() {
+    let (scheduler, clock) = quiet_manual();
+    (0..100).for_each(|i| ignore(schedule(&scheduler, i, ms(i))));
+    clock.advance(ms(1_000));
+    assert_eq!(scheduler.stats().lateness.max, Duration::ZERO, "the manual clock visits every deadline");
+}
+
+#[test]
+fn promise_02_a_past_instant_on_an_idle_scheduler_is_not_late() {
+    let scheduler = quiet();
+    thread::sleep(ms(600));
+    let past = Instant::now() - ms(500);
+    scheduler.schedule_at(1, (), past).expect("it is open and not full");
+    eventually("it has fired", || scheduler.stats().fired == 1 && scheduler.stats().callbacks_waiting == 0);
+    thread::sleep(ms(20));
+    let told = scheduler.stats().lateness.max;
+    assert!(told < SOON, "it was due at the next tick, so it was not {told:?} late");
+}
+
+// 3. Nothing lost, nothing twice.
+
+/// What the callers saw, to be compared with what the scheduler says.
+#[derive(Default)]
+struct Book {
+    scheduled: AtomicU64,
+    replaced: AtomicU64,
+    cancelled: AtomicU64,
+    drained: AtomicU64,
+    moved: AtomicU64,
+}
+
+#[test]
+fn promise_03_nothing_lost_nothing_twice() {
+    const PER_CALLER: u64 = 60_000;
+    let ends = Arc::new(Ends::new(4 * PER_CALLER as usize));
+    let fired = Arc::new(AtomicU64::new(0));
+    let (seen, count) = (Arc::clone(&ends), Arc::clone(&fired));
+    let builder = Scheduler::builder().shards(3).tick(Duration::from_micros(100));
+    let callback = move |_: &u64, id: u64| {
+        seen.note(id);
+        count.fetch_add(1, SeqCst);
+    };
+    let scheduler = builder.build(callback).expect("in range");
+    let book = Book::default();
+    thread::scope(|scope| {
+        for caller in 0..4 {
+            let (scheduler, book, ends) = (&scheduler, &book, &ends);
+            let ids = caller * PER_CALLER..(caller + 1) * PER_CALLER;
+            scope.spawn(move || work(scheduler, book, ends, ids));
+        }
+    });
+    let closed = scheduler.close(Close::Return);
+    closed.returned.iter().for_each(|(_, id, _)| ends.note(*id));
+    check_book(&scheduler, &book, &ends, &fired, closed.returned.len() as u64);
+}
+
+/// Random operations on few keys; every value has an id of its own.
+fn work(scheduler: &Scheduler<u64, u64>, book: &Book, ends: &Ends, mut ids: std::ops::Range<u64>) {
+    let mut random = Random::new(ids.start + 1);
+    while !ids.is_empty() {
+        let key = random.below(64);
+        let delay = Duration::from_micros(random.below(3_000));
+        match random.below(16) {
+            0..7 => {
+                let replaced = scheduler.schedule_with(key, ids.next().expect("not empty"), delay);
+                book.scheduled.fetch_add(1, SeqCst);
+                end(replaced.expect("it is open and not full"), &book.replaced, ends);
+            }
+            7..11 => end(scheduler.cancel(&key), &book.cancelled, ends),
+            11..15 => ignore(book.moved.fetch_add(u64::from(scheduler.reschedule(&key, delay)), SeqCst)),
+            _ if random.below(50) == 0 => {
+                scheduler.drain(|_, id| end(Some(id), &book.drained, ends));
+            }
+            _ => ignore(scheduler.expire_now(&key)),
+        }
+    }
+}
+
+fn end(id: Option<u64>, count: &AtomicU64, ends: &Ends) {
+    if let Some(id) = id {
+        ends.note(id);
+        count.fetch_add(1, SeqCst);
+    }
+}
+
+fn check_book(scheduler: &Scheduler<u64, u64>, book: &Book, ends: &Ends, fired: &AtomicU64, returned: u64) {
+    eventually("all callbacks have run", || scheduler.stats().fired == fired.load(SeqCst));
+    let stats = scheduler.stats();
+    let told = [stats.scheduled, stats.replaced, stats.cancelled, stats.drained, stats.rescheduled];
+    let seen = [&book.scheduled, &book.replaced, &book.cancelled, &book.drained, &book.moved];
+    assert_eq!(told, seen.map(|count| count.load(SeqCst)));
+    assert_eq!((stats.returned, stats.pending, stats.discarded), (returned, 0, 0));
+    let ended = stats.fired + stats.cancelled + stats.replaced + stats.drained + stats.returned;
+    assert_eq!(stats.scheduled, ended);
+    assert!(stats.fired > 0 && stats.cancelled > 0 && stats.replaced > 0 && stats.drained > 0);
+    for id in 0..stats.scheduled {
+        assert_eq!(ends.of(id), 1, "timer {id} ended so often");
+    }
+}
+
+// 4. Exact answers.
+
+/// A timer and a rival who acts about when it is due; the rival's moment follows the outcome, so that both sides win often.
+fn race(rival: impl Fn(&Scheduler<u64, u64>, u64) -> bool) {
+    let fired = Arc::new(Ends::new(4_000));
+    let seen = Arc::clone(&fired);
+    let builder = Scheduler::builder().shards(1).tick(Duration::from_micros(10)).executor(Executor::Inline);
+    let scheduler = builder.build(move |_: &u64, id: u64| seen.note(id)).expect("in range");
+    let (mut wins, mut patience) = (0u32, Duration::from_micros(50));
+    for id in 0..4_000 {
+        let begin = Instant::now();
+        scheduler.schedule_with(7, id, Duration::from_micros(60)).expect("it is open and not full");
+        while begin.elapsed() < patience {
+            std::hint::spin_loop();
+        }
+        let won = rival(&scheduler, id);
+        if !won {
+            eventually("it fires, since the rival lost", || fired.of(id) == 1);
+        }
+        assert_eq!(fired.of(id), u32::from(!won), "either the rival or the callback, not both");
+        patience = if won { patience + Duration::from_micros(2) } else { patience.mul_f64(0.95) };
+        wins += u32::from(won);
+    }
+    thread::sleep(ms(5));
+    assert_eq!((0..4_000).map(|id| fired.of(id)).sum::<u32>(), 4_000 - wins);
+    assert!(wins > 20 && wins < 3_980, "the race was none: {wins} of 4000");
+}
+
+#[test]
+fn promise_04_exact_answers_of_cancel() {
+    race(|scheduler, id| match scheduler.cancel(&7) {
+        Some(cancelled) => cancelled == id,
+        None => false,
+    });
+}
+
+#[test]
+fn promise_04_exact_answers_of_reschedule() {
+    race(|scheduler, id| {
+        let moved = scheduler.reschedule(&7, HOUR);
+        assert_eq!(scheduler.cancel(&7), moved.then_some(id));
+        moved
+    });
+}
+
+#[test]
+fn promise_04_exact_answers_of_schedule() {
+    race(|scheduler, id| {
+        let replaced = scheduler.schedule_with(7, u64::MAX, HOUR).expect("it is open and not full");
+        assert!(replaced.is_none_or(|replaced| replaced == id));
+        assert_eq!(scheduler.cancel(&7), Some(u64::MAX));
+        replaced.is_some()
+    });
+}
+
+/// Of many who cancel one timer, one gets it; also through handles and by `expire_now`.
+#[test]
+fn promise_04_exact_answers_of_rivals() {
+    let fired = Arc::new(Ends::new(20_000));
+    let seen = Arc::clone(&fired);
+    let builder = Scheduler::builder().shards(1).executor(Executor::Inline);
+    let scheduler = builder.build(move |_: &u64, id: u64| seen.note(id)).expect("in range");
+    let ended = Ends::new(20_000);
+    let timers: Vec<_> = (0..20_000)
+        .map(|id| scheduler.schedule_with_handle(id, id, HOUR).expect("it is open and not full").1)
+        .collect();
+    thread::scope(|scope| {
+        for caller in 0..4u64 {
+            let (scheduler, timers, ended) = (&scheduler, &timers, &ended);
+            scope.spawn(move || {
+                for id in 0..20_000 {
+                    let way = (id + caller) % 4;
+                    let value = match way {
+                        0 => scheduler.cancel(&id),
+                        1 => timers[id as usize].cancel(),
+                        2 => scheduler.schedule_with(id, id, HOUR).ok().and(None),
+                        _ => scheduler.expire_now(&id).then_some(id),
+                    };
+                    value.inspect(|&id| ended.note(id));
+                }
+            });
+        }
+    });
+    let stats = scheduler.stats();
+    assert_eq!(stats.scheduled, stats.cancelled + stats.fired + stats.replaced + stats.pending);
+    let fired_in_all: u64 = (0..20_000).map(|id| u64::from(fired.of(id))).sum();
+    let ended_in_all: u64 = (0..20_000).map(|id| u64::from(ended.of(id))).sum();
+    assert_eq!((fired_in_all, ended_in_all), (stats.fired, stats.fired + stats.cancelled));
+}
+
+// 5. Lock-free for callers.
+
+thread_local! {
+    /// Makes this thread stall in the next comparison of keys.
+    static STALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A key whose comparison stalls on a thread that asked for it.
+#[derive(Clone)]
+struct Stalling(u64, Arc<Gate>);
+
+impl PartialEq for Stalling {
+    fn eq(&self, other: &Self) -> bool {
+        if STALLS.replace(false) {
+            self.1.pass();
+        }
+        self.0 == other.0
+    }
+}
+
+impl Eq for Stalling {}
+
+impl Hash for Stalling {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+type StallingScheduler = Scheduler<Stalling, u64, OneHash>;
+
+/// Stalls `call` in the middle, and sees that all others get their answers, and their timers, meanwhile.
+fn stall_in(name: &str, call: impl FnOnce(&StallingScheduler, Stalling) + Send + 'static) {
+    let gate = Arc::new(Gate::default());
+    let fired = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&fired);
+    // All keys in one bucket: nobody can walk past the stalled one without meeting it.
+    let builder = Scheduler::builder().shards(1).hasher(OneHash);
+    let scheduler = builder.build(move |_: &Stalling, _| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    let key = |id| Stalling(id, Arc::clone(&gate));
+    for id in 0..8 {
+        scheduler.schedule_with(key(id), id, HOUR).expect("it is open and not full");
+    }
+    let (stalled, stalled_key) = (scheduler.clone(), key(3));
+    let end = start(move || {
+        STALLS.set(true);
+        call(&stalled, stalled_key);
+    });
+    eventually("the call stalls", || gate.arrived() == 1);
+    let (others, keys) = (scheduler.clone(), (0..8).map(key).collect::<Vec<_>>());
+    within(PATIENCE, name, move || use_all(&others, &keys));
+    eventually("timers fire meanwhile", || fired.load(SeqCst) == 9);
+    gate.open();
+    end.recv_timeout(PATIENCE).expect("the stalled call ends as well");
+}
+
+/// Every lock-free call on every key, and many fresh keys; in the end all eight keys fire, and one by request.
+fn use_all(scheduler: &StallingScheduler, keys: &[Stalling]) {
+    for key in keys {
+        let _ = scheduler.schedule_with(key.clone(), 1, HOUR).expect("it is open and not full");
+        assert!(scheduler.contains(key) && scheduler.remaining(key).is_some());
+        assert!(scheduler.reschedule(key, 2 * HOUR) && scheduler.cancel(key).is_some());
+        let (_, timer) = scheduler.schedule_with_handle(key.clone(), 2, HOUR).expect("it is open and not full");
+        assert!(timer.reschedule(MS) || !timer.is_pending());
+    }
+    let fresh = |id| Stalling(id, Arc::clone(&keys[0].1));
+    for id in 100..400 {
+        scheduler.schedule_with(fresh(id), id, HOUR).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&fresh(id)), Some(id));
+    }
+    scheduler.schedule_with(fresh(99), 0, HOUR).expect("it is open and not full");
+    assert!(scheduler.expire_now(&fresh(99)));
+    let _ = (scheduler.stats(), scheduler.len());
+}
+
+#[test]
+fn promise_05_a_stalled_thread_stalls_nobody() {
+    stall_in("in cancel", |scheduler, key| ignore(scheduler.cancel(&key)));
+    stall_in("in reschedule", |scheduler, key| ignore(scheduler.reschedule(&key, HOUR)));
+    stall_in("in contains", |scheduler, key| ignore(scheduler.contains(&key)));
+    stall_in("in remaining", |scheduler, key| ignore(scheduler.remaining(&key)));
+    stall_in("in expire_now", |scheduler, key| ignore(scheduler.expire_now(&key)));
+}
+
+/// The hardest place: the author of a new timer stalls between linking it in and ending the old one.
+#[test]
+fn promise_05_a_stalled_author_stalls_nobody() {
+    stall_in("in schedule", |scheduler, key| {
+        // Its own timer is overtaken by those of the others, or replaces one of them; both are possible orders.
+        ignore(scheduler.schedule_with(key.clone(), 77, HOUR));
+        ignore(scheduler.cancel(&key));
+    });
+}
+
+#[test]
+fn promise_05_blocked_callbacks_stall_no_caller() {
+    let gate = Arc::new(Gate::default());
+    let seen = Arc::clone(&gate);
+    let scheduler = Scheduler::builder().build(move |_: &u64, ()| seen.pass()).expect("in range");
+    (0..1_000).for_each(|key| ignore(schedule(&scheduler, key, Duration::ZERO)));
+    eventually("callbacks block", || gate.arrived() > 0 && scheduler.stats().fired == 1_000);
+    let other = scheduler.clone();
+    within(PATIENCE, "calls beside blocked callbacks", move || {
+        for key in 0..1_000 {
+            assert_eq!(schedule(&other, key, HOUR), None, "its place is free before the callback ends");
+            assert!(other.reschedule(&key, 2 * HOUR) && other.contains(&key));
+            assert_eq!(other.cancel(&key), Some(()));
+        }
+    });
+    gate.open();
+}
+
+#[test]
+fn promise_05_a_stalled_drain_stalls_nobody() {
+    let scheduler = quiet();
+    (0..100).for_each(|key| ignore(schedule(&scheduler, key, HOUR)));
+    let (gate, other) = (Arc::new(Gate::default()), scheduler.clone());
+    let seen = Arc::clone(&gate);
+    let end = start(move || other.drain(|_, ()| seen.pass()));
+    eventually("the drain stalls", || gate.arrived() == 1);
+    let other = scheduler.clone();
+    let cancelled = within(PATIENCE, "calls beside a stalled drain", move || {
+        (0..100).filter(|key| other.reschedule(key, HOUR) && other.cancel(key).is_some()).count()
+    });
+    gate.open();
+    assert_eq!((cancelled, end.recv_timeout(PATIENCE)), (99, Ok(1)));
+}
+
+// 6. Independent shards.
+
+#[test]
+fn promise_06_independent_shards() {
+    let gate = Arc::new(Gate::default());
+    let (sender, threads) = channel();
+    let seen = Arc::clone(&gate);
+    // Callbacks on the workers themselves: which thread runs it tells the shard of a key.
+    let builder = Scheduler::builder().shards(4).executor(Executor::Inline);
+    let callback = move |key: &u64, blocks: bool| {
+        let _ = sender.send((*key, thread::current().id(), Instant::now()));
+        if blocks {
+            seen.pass();
+        }
+    };
+    let scheduler = builder.build(callback).expect("in range");
+    let mut homes: HashMap<u64, thread::ThreadId> = HashMap::new();
+    for round in 0..3 {
+        (0..64).for_each(|key| ignore(scheduler.schedule_with(key, false, ms(round)).expect("open and not full")));
+        for _ in 0..64 {
+            let (key, home, _) = threads.recv_timeout(PATIENCE).expect("it fires");
+            assert_eq!(*homes.entry(key).or_insert(home), home, "a key's shard is fixed");
+        }
+    }
+    assert_eq!(homes.values().collect::<HashSet<_>>().len(), 4, "64 keys meet all 4 shards");
+    scheduler.schedule_with(0, true, MS).expect("it is open and not full");
+    assert_eq!(threads.recv_timeout(PATIENCE).expect("it fires").0, 0);
+    others_are_punctual(&scheduler, &threads, &homes);
+    gate.open();
+}
+
+/// The shard of key 0 is blocked; the keys of all others fire in time.
+fn others_are_punctual(
+    scheduler: &Scheduler<u64, bool>,
+    fired: &std::sync::mpsc::Receiver<(u64, thread::ThreadId, Instant)>,
+    homes: &HashMap<u64, thread::ThreadId>,
+) {
+    let deadline = Instant::now() + ms(20);
+    let others: HashSet<u64> = (1..64).filter(|key| homes[key] != homes[&0]).collect();
+    (1..64).for_each(|key| ignore(scheduler.schedule_at(key, false, deadline).expect("open and not full")));
+    let mut seen = HashSet::new();
+    for _ in 0..others.len() {
+        let (key, _, at) = fired.recv_timeout(PATIENCE).expect("it fires");
+        assert!(at < deadline + SOON, "{:?} late beside a blocked shard", at - deadline);
+        seen.insert(key);
+    }
+    assert_eq!(seen, others);
+    assert!((1..64).filter(|key| !others.contains(key)).all(|key| scheduler.contains(&key)));
+}
+
+// 7. The clock.
+
+#[test]
+fn promise_07_the_clock_may_step_back() {
+    let (scheduler, clock) = quiet_manual();
+    schedule(&scheduler, 1, ms(10));
+    assert_eq!(clock.advance(ms(5)), 0);
+    clock.step_back(ms(3));
+    assert_eq!(scheduler.remaining(&1), Some(ms(8)), "timers keep their deadlines");
+    let before = clock.now();
+    schedule(&scheduler, 2, ms(1));
+    assert_eq!(clock.advance(ms(8) - Duration::from_nanos(1)), 1, "key 2; it counts from the worker's time");
+    assert!(clock.now() >= before + MS && scheduler.contains(&1), "never early");
+    assert_eq!(clock.advance(Duration::from_nanos(1)), 1);
+    assert!(scheduler.stats().clock_regressions >= 1, "counted");
+    clock.step_back(Duration::MAX);
+    schedule(&scheduler, 3, ms(1));
+    assert_eq!(clock.advance(ms(20)), 1);
+}
+
+#[test]
+fn promise_07_the_clock_of_a_new_timer_is_read_fresh() {
+    let (sender, fired) = channel();
+    let scheduler =
+        Scheduler::builder().shards(1).build(move |_: &u64, due: Instant| sender.send(Instant::now() >= due).unwrap());
+    let scheduler = scheduler.expect("in range");
+    for pause in [0, 30, 60] {
+        // The worker's own notion of the time is old by now.
+        thread::sleep(ms(pause));
+        let delay = ms(40);
+        scheduler.schedule_with(pause, Instant::now() + delay, delay).expect("it is open and not full");
+        assert_eq!(fired.recv_timeout(PATIENCE), Ok(true));
+    }
+}
+
+#[test]
+fn promise_07_after_a_stall_everything_overdue_fires_and_the_rest_is_punctual() {
+    let (sender, fired) = channel();
+    let callback = move |key: &u64, deadline: Instant| {
+        let _ = sender.send((*key, deadline, Instant::now()));
+        if *key == 0 {
+            thread::sleep(ms(300));
+        }
+    };
+    // Key 0 stalls the worker itself.
+    let scheduler = Scheduler::builder().shards(1).executor(Executor::Inline).build(callback).expect("in range");
+    let begin = Instant::now();
+    let at = |key: u64| begin + if key == 0 { MS } else { ms(20 * key) };
+    (0..40).for_each(|key| ignore(scheduler.schedule_at(key, at(key), at(key)).expect("open and not full")));
+    let mut stalled_until = begin;
+    for _ in 0..40 {
+        let (key, deadline, time) = fired.recv_timeout(PATIENCE).expect("nothing is lost");
+        assert!(time >= deadline, "never early");
+        stalled_until = if key == 0 { time + ms(300) } else { stalled_until };
+        assert!(time < deadline.max(stalled_until) + SOON, "{key} was {:?} late", time - deadline);
+    }
+}
+
+// 8. Idle costs nothing.
+
+#[test]
+fn promise_08_idle_costs_nothing() {
+    let scheduler = Scheduler::builder().shards(2).tick(Duration::from_micros(10)).build(|_: &u64, ()| {});
+    let scheduler = scheduler.expect("in range");
+    (0..1_000).for_each(|key| ignore(schedule(&scheduler, key, HOUR + ms(key))));
+    (0..500).for_each(|key| ignore(scheduler.cancel(&key)));
+    thread::sleep(ms(100));
+    let before = wake_ups(&scheduler);
+    thread::sleep(ms(400));
+    assert_eq!(wake_ups(&scheduler), before, "nobody wakes while nothing is due");
+}
+
+#[test]
+fn promise_08_cancelled_timers_wake_nobody() {
+    let scheduler = quiet();
+    (0..200).for_each(|key| ignore(schedule(&scheduler, key, ms(200 + key))));
+    (0..200).for_each(|key| assert_eq!(scheduler.cancel(&key), Some(())));
+    let before = wake_ups(&scheduler);
+    thread::sleep(ms(600));
+    // The worker may have gone to sleep until the first of them already; one wake-up tells it about all.
+    assert!(wake_ups(&scheduler) <= before + 2, "{} wake-ups", wake_ups(&scheduler) - before);
+}
+
+#[test]
+fn promise_08_moving_later_wakes_nobody() {
+    let scheduler = quiet();
+    (0..100).for_each(|key| ignore(schedule(&scheduler, key, ms(300))));
+    thread::sleep(ms(50));
+    let before = wake_ups(&scheduler);
+    for round in 0..100 {
+        (0..100).for_each(|key| assert!(scheduler.reschedule(&key, HOUR + ms(round))));
+    }
+    thread::sleep(ms(600));
+    assert!(wake_ups(&scheduler) <= before + 3, "{} wake-ups", wake_ups(&scheduler) - before);
+}
+
+#[test]
+fn promise_08_an_earlier_deadline_wakes() {
+    let (sender, fired) = channel();
+    let scheduler =
+        Scheduler::builder().shards(1).build(move |key: &u64, ()| ignore(sender.send((*key, Instant::now()))));
+    let scheduler = scheduler.expect("in range");
+    schedule(&scheduler, 0, HOUR);
+    for round in 1..=20 {
+        // Now the worker sleeps for an hour.
+        thread::sleep(ms(10));
+        let deadline = Instant::now() + ms(5);
+        if round % 2 == 0 {
+            assert!(scheduler.reschedule(&0, ms(5)));
+        } else {
+            schedule(&scheduler, round, ms(5));
+        }
+        let (key, at) = fired.recv_timeout(PATIENCE).expect("it fires");
+        assert!(at >= deadline && at < deadline + SOON, "{:?} late", at - deadline);
+        if key == 0 {
+            schedule(&scheduler, 0, HOUR);
+        }
+    }
+}
+
+// 9. Slow or panicking callbacks.
+
+/// A panic's payload that panics again when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic!("on purpose: a payload's drop");
+        }
+    }
+}
+
+/// A value whose drop panics.
+struct Grenade(bool);
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        if self.0 && !thread::panicking() {
+            panic!("on purpose: a value's drop");
+        }
+    }
+}
+
+fn panic_somehow(key: u64) {
+    match key % 4 {
+        0 => panic!("on purpose"),
+        1 => panic_any(Bomb),
+        2 => panic_any(key),
+        _ => {}
+    }
+}
+
+fn executors() -> Vec<Executor> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
+    let custom = Executor::custom(|job| drop(thread::spawn(move || job.run())));
+    vec![Executor::Rayon(Arc::new(pool)), Executor::Inline, custom]
+}
+
+#[test]
+fn promise_09_panicking_callbacks() {
+    hush_callbacks();
+    for executor in executors() {
+        let (ran, hooked) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (seen, seen_by_hook) = (Arc::clone(&ran), Arc::clone(&hooked));
+        let hook = move |key: &u64, payload: Box<dyn std::any::Any + Send>| {
+            lock(&seen_by_hook).push(*key);
+            assert!(payload.downcast_ref::<u64>().is_none_or(|told| told == key));
+            // Every eighth time the hook panics as well.
+            assert!(key % 8 != 0, "on purpose: the hook");
+        };
+        let builder = Scheduler::builder().shards(1).executor(executor).on_panic(hook);
+        let callback = move |key: &u64, ()| {
+            seen.fetch_add(1, SeqCst);
+            panic_somehow(*key);
+        };
+        let scheduler = builder.build(callback).expect("in range");
+        let at = Instant::now() + ms(20);
+        (0..400).for_each(|key| ignore(scheduler.schedule_at(key, (), at).expect("open and not full")));
+        eventually("all have run", || scheduler.stats().callback_panics == 300 && ran.load(SeqCst) == 400);
+        eventually("the hook knows", || lock(&hooked).len() == 300);
+        schedule(&scheduler, 3, MS);
+        eventually("and it goes on", || ran.load(SeqCst) == 401);
+    }
+}
+
+#[test]
+fn promise_09_panics_without_a_hook_and_in_drops() {
+    hush_callbacks();
+    for executor in executors() {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&ran);
+        let callback = move |key: &u64, value: Grenade| {
+            seen.fetch_add(1, SeqCst);
+            panic_somehow(*key);
+            drop(value);
+        };
+        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+        let at = Instant::now() + ms(10);
+        for key in 0..400 {
+            scheduler.schedule_at(key, Grenade(key % 4 == 3), at).expect("it is open and not full");
+        }
+        eventually("all have run", || scheduler.stats().callback_panics == 400 && ran.load(SeqCst) == 400);
+        scheduler.schedule_with(1_000, Grenade(true), HOUR).expect("it is open and not full");
+        assert_eq!(scheduler.close(Close::Discard).discarded, 1, "though its value panics");
+    }
+}
+
+#[test]
+fn promise_09_callbacks_may_call_any_operation() {
+    for executor in executors() {
+        let own: Arc<OnceLock<WeakScheduler<u64, u64>>> = Arc::default();
+        let (seen, (sender, done)) = (Arc::clone(&own), channel());
+        let callback = move |key: &u64, round: u64| {
+            let scheduler = seen.get().and_then(WeakScheduler::upgrade).expect("it is open");
+            call_everything(&scheduler, *key, round);
+            let _ = sender.send(round);
+        };
+        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+        own.set(scheduler.downgrade()).expect("set once");
+        scheduler.schedule_with(1, 0, MS).expect("it is open and not full");
+        (0..5).for_each(|round| assert_eq!(done.recv_timeout(PATIENCE), Ok(round)));
+        assert!(done.recv_timeout(PATIENCE).is_ok_and(|round| round == 5));
+        eventually("the last one has closed it", || scheduler.is_closed());
+    }
+}
+
+/// Everything on the callback's own key, which is free already; then the next round.
+fn call_everything(scheduler: &Scheduler<u64, u64>, key: u64, round: u64) {
+    assert!(!scheduler.contains(&key) && scheduler.remaining(&key).is_none());
+    assert!(!scheduler.reschedule(&key, HOUR) && !scheduler.expire_now(&key));
+    assert_eq!(scheduler.cancel(&key), None);
+    let (replaced, timer) = scheduler.schedule_with_handle(key, 99, HOUR).expect("it is open and not full");
+    assert!(replaced.is_none() && timer.reschedule(2 * HOUR) && timer.is_pending());
+    assert_eq!(scheduler.schedule_with(key, 98, HOUR).expect("it is open and not full"), Some(99));
+    assert_eq!((scheduler.len(), scheduler.drain(|_, value| assert_eq!(value, 98))), (1, 1));
+    let _ = scheduler.stats();
+    if round < 5 {
+        scheduler.schedule_with(key, round + 1, MS).expect("it is open and not full");
+    } else {
+        assert_eq!(scheduler.close(Close::Return).returned.len(), 0);
+    }
+}
+
+#[test]
+fn promise_09_a_slow_callback_holds_up_no_expiry() {
+    let (gate, fired) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let (seen, count) = (Arc::clone(&gate), Arc::clone(&fired));
+    let executor = Executor::custom(|job| drop(thread::spawn(move || job.run())));
+    let callback = move |key: &u64, ()| if *key == 0 { seen.pass() } else { ignore(count.fetch_add(1, SeqCst)) };
+    let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+    schedule(&scheduler, 0, MS);
+    eventually("it blocks", || gate.arrived() == 1);
+    (1..=100).for_each(|key| ignore(schedule(&scheduler, key, ms(5))));
+    eventually("the others fire", || fired.load(SeqCst) == 100);
+    gate.open();
+}
+
+// 10. Bounded memory.
+
+#[test]
+fn promise_10_a_full_scheduler_returns_key_and_value() {
+    let builder = Scheduler::builder().capacity(3);
+    let (scheduler, clock) = builder.build_manual(|_: &u64, _: String| {}).expect("in range");
+    let put = |key: u64| scheduler.schedule_with(key, format!("value {key}"), ms(key));
+    (1..=3).for_each(|key| assert!(matches!(put(key), Ok(None))));
+    let refused = put(4).expect_err("it is full");
+    assert!(refused.is_full() && matches!(&refused, ScheduleError::Full(4, _)));
+    assert_eq!(refused.into_inner(), (4, "value 4".to_owned()));
+    assert_eq!(put(2).expect("it replaces"), Some("value 2".to_owned()));
+    assert!(put(4).is_err());
+    assert_eq!(clock.advance(ms(1)), 1);
+    assert!(put(4).is_ok() && put(5).is_err());
+    assert!(scheduler.expire_now(&4) && put(5).is_ok() && put(6).is_err());
+    assert_eq!(scheduler.drain(|_, _| {}), 3);
+    assert!(put(7).is_ok());
+    assert_eq!(scheduler.stats().rejected, 4);
+}
+
+#[test]
+fn promise_10_the_capacity_is_exact_for_many_threads() {
+    for capacity in [1, 7, 1_000] {
+        let scheduler = Scheduler::builder().capacity(capacity).build(|_: &u64, ()| {}).expect("in range");
+        let accepted = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for caller in 0..4u64 {
+                let (scheduler, accepted) = (&scheduler, &accepted);
+                scope.spawn(move || {
+                    let ok = (0..1_000).filter(|i| scheduler.schedule(caller * 1_000 + i, HOUR).is_ok());
+                    accepted.fetch_add(ok.count(), SeqCst);
+                });
+            }
+        });
+        assert_eq!((accepted.load(SeqCst), scheduler.len()), (capacity, capacity));
+        assert_eq!(scheduler.drain(|_, ()| {}), capacity);
+        let again = (0..2_000).filter(|&key| scheduler.schedule(key, HOUR).is_ok()).count();
+        assert_eq!(again, capacity, "all of it can be used again, from one thread");
+    }
+}
+
+#[test]
+fn promise_10_replacing_takes_no_room_from_others() {
+    let scheduler = Scheduler::builder().capacity(2).build(|_: &u64, ()| {}).expect("in range");
+    schedule(&scheduler, 1, HOUR);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..100_000).for_each(|_| assert!(scheduler.schedule(1, HOUR).is_ok())));
+        for _ in 0..100_000 {
+            assert!(scheduler.schedule(2, HOUR).is_ok(), "one of two was pending");
+            assert_eq!(scheduler.cancel(&2), Some(()));
+        }
+    });
+}
+
+/// A value of a size that would show if it stayed.
+type Large = [u64; 32];
+
+fn entries(scheduler: &Scheduler<u64, Large>) -> u64 {
+    scheduler.stats().shards.iter().map(|shard| shard.wheel_entries + shard.mailbox_depth).sum()
+}
+
+/// A million pairs with these delays leave memory, wheel and mailbox where they were.
+fn churn(delay_of: impl Fn(u64) -> Duration) {
+    let scheduler = Scheduler::builder().build(|_: &u64, _: Large| {}).expect("in range");
+    let pair = |i: u64| {
+        scheduler.schedule_with(i, [i; 32], delay_of(i)).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&i), Some([i; 32]));
+    };
+    (0..20_000).for_each(pair);
+    let before = resident_bytes();
+    (20_000..1_020_000).for_each(pair);
+    if let (Some(before), Some(after)) = (before, resident_bytes()) {
+        let grown = after.saturating_sub(before) >> 20;
+        assert!(grown < 64, "{grown} MiB more; it were 250 if the values had stayed");
+    }
+    eventually("stale entries are swept", || entries(&scheduler) < 20_000);
+    assert!(scheduler.is_empty());
+}
+
+#[test]
+fn promise_10_bounded_memory_under_schedule_and_cancel() {
+    churn(|_| 24 * HOUR);
+}
+
+/// Each is due before the one before, so each has something to tell to the worker.
+#[test]
+fn promise_10_bounded_memory_under_falling_deadlines() {
+    churn(|i| 24 * HOUR - Duration::from_millis(i));
+}
+
+#[test]
+fn promise_10_a_cancelled_value_is_back_at_once() {
+    let values = Ledger::default();
+    let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u64, _| {}).expect("in range");
+    for id in 0..100 {
+        scheduler.schedule_with(id, values.token(id), 24 * HOUR).expect("it is open and not full");
+    }
+    assert_eq!(values.alive(), 100);
+    (0..100).for_each(|id| ignore(scheduler.cancel(&id)));
+    assert_eq!(values.alive(), 0);
+}
+
+/// The keys of cancelled timers go as their places are used again: there are never many more than places.
+#[test]
+fn promise_10_keys_do_not_pile_up() {
+    let keys = Ledger::default();
+    let (scheduler, _clock) = Scheduler::builder().build_manual(|_, ()| {}).expect("in range");
+    for id in 0..20_000 {
+        scheduler.schedule(keys.token(id), 24 * HOUR).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&id), Some(()));
+    }
+    assert!(keys.alive() < 2_000, "{} keys are left", keys.alive());
+}
+
+#[test]
+fn promise_10_memory_is_reused_after_a_spike() {
+    let scheduler = Scheduler::builder().build(|_: &u64, _: Large| {}).expect("in range");
+    let spike = || {
+        (0..100_000).for_each(|i| ignore(scheduler.schedule_with(i, [i; 32], 24 * HOUR).expect("open and not full")));
+        (0..100_000).for_each(|i| ignore(scheduler.cancel(&i)));
+    };
+    spike();
+    let before = resident_bytes();
+    (0..10).for_each(|_| spike());
+    if let (Some(before), Some(after)) = (before, resident_bytes()) {
+        assert!(after < before + (80 << 20), "{} MiB more after ten like it", (after - before) >> 20);
+    }
+    eventually("stale entries are swept", || entries(&scheduler) < 110_000);
+}
+
+// 11. No panicking inputs.
+
+fn odd_durations() -> Vec<Duration> {
+    let powers = [0, 1, 9, 31, 36, 42, 53, 62, 63].map(|bit| 1u64 << bit);
+    let mut all: Vec<_> = powers.iter().flat_map(|&n| [Duration::from_nanos(n), Duration::from_secs(n)]).collect();
+    all.extend([Duration::ZERO, Duration::MAX, Duration::MAX - Duration::from_nanos(1), Duration::from_secs(u64::MAX)]);
+    all
+}
+
+#[test]
+fn promise_11_no_panicking_inputs() {
+    for tick in [Duration::from_micros(10), ms(1), HOUR] {
+        for first_tick in FIRST_TICKS.into_iter().chain([1 << 36, 1 << 62, 1 << 63]) {
+            let builder = Scheduler::builder().tick(tick).first_tick(first_tick).shards(1);
+            let (scheduler, clock) = builder.build_manual(|_: &u64, ()| {}).expect("in range");
+            odd_inputs(&scheduler, &clock);
+        }
+    }
+}
+
+fn odd_inputs(scheduler: &Unit, clock: &ManualClock) {
+    for (key, delay) in odd_durations().into_iter().enumerate() {
+        let key = key as u64;
+        schedule(scheduler, key, delay);
+        assert!(scheduler.remaining(&key).is_some_and(|left| left >= delay.min(Duration::from_secs(1 << 33))));
+        assert!(scheduler.reschedule(&key, delay));
+        for instant in [clock.now().checked_add(delay), clock.now().checked_sub(delay)].into_iter().flatten() {
+            assert!(scheduler.reschedule_at(&key, instant));
+            assert!(scheduler.schedule_at(key, (), instant).is_ok());
+        }
+        let (_, timer) = scheduler.schedule_with_handle(key, (), delay).expect("it is open and not full");
+        assert!(timer.reschedule(delay) && timer.remaining().is_some());
+    }
+    let far = scheduler.len();
+    assert!(clock.advance(Duration::from_secs(3 * 3600)) < far);
+    assert!(scheduler.contains(&(odd_durations().len() as u64 - 3)), "Duration::MAX waits on");
+    clock.step_back(Duration::MAX);
+    let _ = clock.now();
+    odd_durations().iter().for_each(|&by| clock.step_back(by));
+    assert_eq!(scheduler.close(Close::Return).returned.len(), scheduler.stats().returned as usize);
+}
+
+#[test]
+fn promise_11_time_may_run_to_its_end() {
+    let (scheduler, clock) = quiet_manual();
+    schedule(&scheduler, 1, Duration::MAX);
+    schedule(&scheduler, 2, Duration::from_secs(400 * 365 * 24 * 3600));
+    assert_eq!(clock.advance(Duration::MAX), 1);
+    assert_eq!(clock.advance(Duration::MAX), 0);
+    let _ = (clock.now(), scheduler.remaining(&1), schedule(&scheduler, 3, MS));
+    assert_eq!(scheduler.cancel(&1), Some(()));
+}
+
+#[test]
+fn promise_11_zero_is_the_next_tick_and_max_is_never() {
+    for first_tick in FIRST_TICKS {
+        let builder = Scheduler::builder().first_tick(first_tick);
+        let (scheduler, clock) = builder.build_manual(|_: &u64, ()| {}).expect("in range");
+        schedule(&scheduler, 1, Duration::ZERO);
+        schedule(&scheduler, 2, Duration::MAX);
+        scheduler.schedule_at(3, (), clock.now()).expect("it is open and not full");
+        if let Some(past) = clock.now().checked_sub(HOUR) {
+            scheduler.schedule_at(3, (), past).expect("it is open and not full");
+        }
+        assert_eq!(clock.advance(Duration::ZERO), 0, "not at the present tick");
+        assert_eq!(clock.advance(MS), 2);
+        assert_eq!(scheduler.remaining(&2), Some(Duration::MAX));
+        assert_eq!(clock.advance(Duration::from_secs(1 << 33)), 0);
+        assert!(scheduler.reschedule(&2, MS) && scheduler.reschedule(&2, Duration::MAX));
+        assert_eq!(clock.advance_to_next(), None);
+        assert_eq!(scheduler.cancel(&2), Some(()));
+    }
+}
+
+/// An answer of `None` means that time stood still.
+#[test]
+fn promise_11_advance_to_next_stands_still_if_nothing_ever_fires() {
+    let (scheduler, clock) = quiet_manual();
+    let start = clock.now();
+    assert_eq!(clock.advance_to_next(), None);
+    (0..5_000).for_each(|key| ignore(schedule(&scheduler, key, HOUR)));
+    (0..5_000).for_each(|key| ignore(scheduler.cancel(&key)));
+    assert_eq!((clock.advance_to_next(), clock.now()), (None, start), "all were cancelled");
+    schedule(&scheduler, 1, Duration::from_secs(1_000 * 365 * 24 * 3600));
+    assert_eq!((clock.advance_to_next(), clock.now()), (None, start), "due after the end of the clock");
+}
+
+#[test]
+fn promise_11_far_timers_leave_real_workers_alive() {
+    for tick in [Duration::from_micros(10), HOUR] {
+        let fired = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&fired);
+        let builder = Scheduler::builder().tick(tick).shards(1).first_tick(FIRST_TICKS[3]);
+        let scheduler = builder.build(move |key: &u64, ()| seen.store(*key == 1_000, SeqCst)).expect("in range");
+        for (key, delay) in odd_durations().into_iter().enumerate().filter(|(_, delay)| *delay > 24 * HOUR) {
+            schedule(&scheduler, key as u64, delay);
+        }
+        thread::sleep(ms(20));
+        schedule(&scheduler, 1_000, Duration::ZERO);
+        if tick < MS {
+            eventually("the worker lives", || fired.load(SeqCst));
+        } else {
+            assert!(scheduler.expire_now(&1_000), "in an hour it would");
+        }
+        within(PATIENCE, "the worker ends", move || drop(scheduler));
+    }
+}
+
+// 12. After close.
+
+#[test]
+fn promise_12_after_close_every_call_answers_as_on_an_empty_scheduler() {
+    for close in [Close::Discard, Close::FireNow, Close::Return] {
+        let scheduler = quiet();
+        let (_, timer) = scheduler.schedule_with_handle(1, (), HOUR).expect("it is open and not full");
+        schedule(&scheduler, 2, Duration::MAX);
+        let closed = scheduler.close(close);
+        assert_eq!(closed.discarded + closed.fired + closed.returned.len(), 2);
+        let refused = scheduler.schedule(1, MS).expect_err("it is closed");
+        assert!(refused.is_closed() && matches!(refused, ScheduleError::Closed(1, ())));
+        assert!(scheduler.schedule_at(1, (), Instant::now()).is_err_and(|error| error.is_closed()));
+        assert!(scheduler.schedule_with_handle(1, (), MS).is_err_and(|error| error.is_closed()));
+        assert!(!scheduler.reschedule(&1, MS) && !scheduler.reschedule_at(&1, Instant::now()));
+        assert!(scheduler.cancel(&1).is_none() && !scheduler.contains(&1) && scheduler.remaining(&1).is_none());
+        assert!(!scheduler.expire_now(&1) && scheduler.is_empty() && scheduler.len() == 0 && scheduler.is_closed());
+        assert_eq!(scheduler.drain(|_, ()| unreachable!("there is nothing")), 0);
+        assert!(timer.cancel().is_none() && !timer.reschedule(MS) && !timer.is_pending() && !timer.expire_now());
+        for again in [Close::Discard, Close::FireNow, Close::Return] {
+            let closed = scheduler.close(again);
+            assert_eq!((closed.discarded, closed.fired, closed.returned.len()), (0, 0, 0));
+        }
+        assert_eq!(scheduler.stats().rejected, 3);
+    }
+}
+
+#[test]
+fn promise_12_close_returns_what_was_pending_with_its_time() {
+    let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u64, _: &str| {}).expect("in range");
+    scheduler.schedule_with(1, "a", ms(10)).expect("it is open and not full");
+    scheduler.schedule_with(2, "b", Duration::MAX).expect("it is open and not full");
+    scheduler.schedule_with(3, "c", ms(2)).expect("it is open and not full");
+    clock.advance(ms(4));
+    let mut returned = scheduler.close(Close::Return).returned;
+    returned.sort_unstable();
+    assert_eq!(returned, [(1, "a", ms(6)), (2, "b", Duration::MAX)]);
+}
+
+#[test]
+fn promise_12_dropping_the_last_handle_closes_and_drops_everything_once() {
+    let (keys, values) = (Ledger::default(), Ledger::default());
+    let scheduler = Scheduler::builder().shards(3).build(|_, _| {}).expect("in range");
+    for id in 0..1_000 {
+        scheduler.schedule_with(keys.token(id), values.token(id), HOUR).expect("it is open and not full");
+    }
+    let other = scheduler.clone();
+    drop(scheduler);
+    assert_eq!((other.len(), values.alive()), (1_000, 1_000));
+    within(PATIENCE, "the workers are joined", move || drop(other));
+    assert_eq!((keys.alive(), values.alive()), (0, 0));
+    keys.assert_none_twice();
+    values.assert_none_twice();
+}
+
+#[test]
+fn promise_12_closing_does_not_wait_for_a_long_tick() {
+    let jobs = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&jobs);
+    // Jobs that nobody runs, more than the worker puts up with; and a tick that is long.
+    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let builder = Scheduler::builder().shards(1).tick(Duration::from_secs(30)).executor(executor);
+    let scheduler = builder.build(|_: &u64, ()| {}).expect("in range");
+    for key in 0..70_000 {
+        schedule(&scheduler, key, HOUR);
+        assert!(scheduler.expire_now(&key));
+    }
+    schedule(&scheduler, 0, MS);
+    thread::sleep(ms(100));
+    let begin = Instant::now();
+    drop(scheduler);
+    let took = begin.elapsed();
+    lock(&jobs).clear();
+    assert!(took < Duration::from_secs(5), "it took {took:?}");
+}
+
+#[test]
+fn promise_12_dropping_the_last_handle_inside_a_callback_does_not_deadlock() {
+    for executor in executors() {
+        let (keys, values) = (Ledger::default(), Ledger::default());
+        let own: Arc<Mutex<Option<Scheduler<support::Token, support::Token>>>> = Arc::default();
+        let seen = Arc::clone(&own);
+        let callback = move |_: &support::Token, _: support::Token| drop(lock(&seen).take());
+        let scheduler = Scheduler::builder().shards(2).executor(executor).build(callback).expect("in range");
+        for id in 0..100 {
+            let delay = if id == 0 { ms(30) } else { HOUR };
+            scheduler.schedule_with(keys.token(id), values.token(id), delay).expect("it is open and not full");
+        }
+        *lock(&own) = Some(scheduler);
+        eventually("the callback drops it", || lock(&own).is_none());
+        values.assert_all_dropped_once();
+        keys.assert_all_dropped_once();
+    }
+}
+
+#[test]
+fn promise_03_and_11_a_setting_out_of_range_is_an_error_and_never_a_panic() {
+    let built = Scheduler::<u64>::builder().tick(Duration::MAX).build(|_, ()| {});
+    assert!(matches!(built, Err(BuildError::Tick(Duration::MAX))));
+}
+
+/// The manual clock passes every deadline at its own time, also when it crosses a long empty time.
+#[test]
+fn promise_07_advance_visits_every_deadline_in_order() {
+    let slot = ClockSlot::default();
+    let (seen, times) = (slot.clone(), Arc::new(Mutex::new(Vec::new())));
+    let log = Arc::clone(&times);
+    let built = Scheduler::builder().shards(3).build_manual(move |key: &u64, ()| lock(&log).push((*key, seen.now())));
+    let (scheduler, clock) = built.expect("in range");
+    slot.set(&clock);
+    let start = clock.now();
+    let delays = [5, 1, 64, 65, 4_096, 4_097, 10_000_000_000, 300_000, 2];
+    delays.iter().for_each(|&delay| ignore(schedule(&scheduler, delay, ms(delay))));
+    assert_eq!(clock.advance(ms(20_000_000_000)), delays.len());
+    let times = std::mem::take(&mut *lock(&times));
+    assert!(times.is_sorted_by_key(|&(_, at)| at));
+    assert!(times.iter().all(|&(key, at)| at - start == ms(key)));
+    slot.clear();
+}

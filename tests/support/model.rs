@@ -1,0 +1,617 @@
+//! A scheduler on the manual clock against a `BTreeMap`: the same operations on both, every answer compared.
+//!
+//! Knows nothing of how the operations are made up: [`run`] takes a list of them and panics at the first difference.
+//!
+//! The model is a map from key to deadline and value. It is dumb on purpose: the deadline of a timer is computed anew
+//! from the definition, and what fires is found by looking at all timers. Only in one thing it follows the scheduler:
+//! timers of one tick fire in any order, so the order is taken from the scheduler, and checked to be a possible one.
+
+#![allow(unreachable_pub, reason = "part of each test binary that needs it")]
+
+use crate::support::{ClockSlot, Ledger, OneHash, Token, lock};
+use shardwheel::{Close, ManualClock, ScheduleError, Scheduler, Timer, WeakScheduler};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A length of time: so many ticks and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub ticks: u64,
+    pub nanos: u64,
+}
+
+impl Span {
+    /// As a delay: for ever.
+    pub const ENDLESS: Self = Self { ticks: u64::MAX, nanos: 0 };
+    const LONGEST: u128 = 100 * 24 * 3_600_000_000_000;
+
+    fn duration(self, tick: Duration) -> Duration {
+        let nanos = (u128::from(self.ticks) * tick.as_nanos()).min(Self::LONGEST) + u128::from(self.nanos);
+        Duration::from_nanos(nanos as u64)
+    }
+
+    fn delay(self, tick: Duration) -> Duration {
+        if self == Self::ENDLESS { Duration::MAX } else { self.duration(tick) }
+    }
+}
+
+/// What a timer's callback does besides being noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    Nothing,
+    /// Schedules its own key again.
+    Restart(Span),
+    Cancel(u8),
+    Move(u8, Span),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    Schedule(u8, Span, Reaction),
+    /// At an instant so far ahead.
+    ScheduleAt(u8, Span),
+    /// At an instant so long ago.
+    SchedulePast(u8, Span),
+    ScheduleWithHandle(u8, Span),
+    Reschedule(u8, Span),
+    RescheduleAt(u8, Span),
+    Cancel(u8),
+    /// `contains` and `remaining`.
+    Look(u8),
+    ExpireNow(u8),
+    /// Operations on a handle, an old one perhaps.
+    HandleCancel(u8),
+    HandleReschedule(u8, Span),
+    HandleLook(u8),
+    HandleExpireNow(u8),
+    Drain,
+    /// Each timer is scheduled again while it is handed over.
+    DrainAndRestart(Span),
+    Advance(Span),
+    AdvanceToNext,
+    StepBack(Span),
+    Close(Close),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub tick: Duration,
+    pub first_tick: u64,
+    pub shards: usize,
+    pub capacity: Option<usize>,
+    /// All keys have the same hash.
+    pub collide: bool,
+}
+
+/// Runs the operations on both, ends both, and checks that every key and value was dropped once.
+pub fn run(ops: &[Op], settings: Settings) {
+    if settings.collide {
+        run_with(ops, settings, OneHash);
+    } else {
+        run_with(ops, settings, BuildHasherDefault::<DefaultHasher>::default());
+    }
+}
+
+fn run_with<S: BuildHasher + Send + Sync + 'static>(ops: &[Op], settings: Settings, hasher: S) {
+    let ledger = Ledger::default();
+    let mut pair = Pair::new(settings, hasher, ledger.clone());
+    for op in ops {
+        pair.apply(*op);
+        pair.check();
+    }
+    pair.end();
+    ledger.assert_all_dropped_once();
+}
+
+/// A value with an identity of its own.
+struct Value {
+    token: Token,
+    reaction: Reaction,
+}
+
+/// What a callback saw and did.
+#[derive(Debug)]
+struct Firing {
+    key: u8,
+    id: u64,
+    at: Duration,
+    outcome: Outcome,
+}
+
+/// The answer to a callback's reaction.
+#[derive(Debug)]
+enum Outcome {
+    Nothing,
+    Restarted { id: u64, delay: Duration, answer: Result<Option<u64>, Refusal> },
+    Cancelled { key: u8, answer: Option<u64> },
+    Moved { key: u8, delay: Duration, answer: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    Full,
+    Closed,
+}
+
+impl From<ScheduleError<Token, Value>> for Refusal {
+    fn from(error: ScheduleError<Token, Value>) -> Self {
+        if error.is_full() { Self::Full } else { Self::Closed }
+    }
+}
+
+/// What the callback shares with the test.
+struct World<S: BuildHasher + Send + Sync + 'static> {
+    scheduler: OnceLock<WeakScheduler<Token, Value, S>>,
+    clock: ClockSlot,
+    start: OnceLock<Instant>,
+    tick: Duration,
+    ledger: Ledger,
+    ids: AtomicU64,
+    log: Mutex<Vec<Firing>>,
+}
+
+impl<S: BuildHasher + Send + Sync + 'static> World<S> {
+    fn value(&self, reaction: Reaction) -> Value {
+        Value { token: self.ledger.token(self.ids.fetch_add(1, SeqCst)), reaction }
+    }
+
+    fn key(&self, key: u8) -> Token {
+        self.ledger.token(u64::from(key))
+    }
+
+    fn fire(&self, key: &Token, value: Value) {
+        let at = self.clock.now() - *self.start.get().expect("set at the start");
+        let outcome = self.react(key, value.reaction);
+        lock(&self.log).push(Firing { key: key.id as u8, id: value.token.id, at, outcome });
+    }
+
+    fn react(&self, own: &Token, reaction: Reaction) -> Outcome {
+        let scheduler = self.scheduler.get().and_then(WeakScheduler::upgrade).expect("it lives until the end");
+        match reaction {
+            Reaction::Nothing => Outcome::Nothing,
+            Reaction::Restart(span) => {
+                let (value, delay) = (self.value(Reaction::Nothing), span.delay(self.tick));
+                let id = value.token.id;
+                let answer = scheduler.schedule_with(self.key(own.id as u8), value, delay);
+                Outcome::Restarted { id, delay, answer: answer.map(id_of).map_err(Refusal::from) }
+            }
+            Reaction::Cancel(key) => Outcome::Cancelled { key, answer: id_of(scheduler.cancel(&u64::from(key))) },
+            Reaction::Move(key, span) => {
+                let delay = span.delay(self.tick);
+                Outcome::Moved { key, delay, answer: scheduler.reschedule(&u64::from(key), delay) }
+            }
+        }
+    }
+}
+
+fn id_of(value: Option<Value>) -> Option<u64> {
+    value.map(|value| value.token.id)
+}
+
+/// A timer of the model. Deadlines are nanoseconds since the start; `None` is never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pending {
+    id: u64,
+    deadline: Option<u128>,
+}
+
+#[derive(Default)]
+struct Counts {
+    scheduled: u64,
+    rescheduled: u64,
+    replaced: u64,
+    cancelled: u64,
+    fired: u64,
+    drained: u64,
+    rejected: u64,
+    discarded: u64,
+    returned: u64,
+}
+
+#[derive(Default)]
+struct Model {
+    tick: u128,
+    capacity: usize,
+    now: u128,
+    /// The latest time there ever was: timers count from its tick if the clock was stepped back.
+    latest: u128,
+    pending: BTreeMap<u8, Pending>,
+    /// Timers of the present tick that the scheduler said it is firing already, before their callbacks ran.
+    firing: BTreeMap<u8, Pending>,
+    counts: Counts,
+    is_closed: bool,
+}
+
+impl Model {
+    fn reach(&mut self, now: u128) {
+        self.now = now;
+        self.latest = self.latest.max(now);
+    }
+
+    /// The first tick at or after `delay` from now, and not the present one.
+    fn deadline_after(&self, delay: Duration) -> Option<u128> {
+        let base = self.now.max(self.latest / self.tick * self.tick);
+        let ticks = (base + delay.as_nanos()).div_ceil(self.tick).max(base / self.tick + 1);
+        (delay != Duration::MAX).then_some(ticks * self.tick)
+    }
+
+    fn deadline_at(&self, at: u128) -> Option<u128> {
+        Some(at.div_ceil(self.tick).max(self.latest / self.tick + 1) * self.tick)
+    }
+
+    fn schedule(&mut self, key: u8, id: u64, deadline: Option<u128>) -> Result<Option<u64>, Refusal> {
+        let refusal = if self.is_closed {
+            Some(Refusal::Closed)
+        } else {
+            let is_full = self.pending.len() >= self.capacity && !self.pending.contains_key(&key);
+            is_full.then_some(Refusal::Full)
+        };
+        if let Some(refusal) = refusal {
+            self.counts.rejected += 1;
+            return Err(refusal);
+        }
+        self.counts.scheduled += 1;
+        let replaced = self.pending.insert(key, Pending { id, deadline });
+        self.counts.replaced += u64::from(replaced.is_some());
+        Ok(replaced.map(|timer| timer.id))
+    }
+
+    fn reschedule(&mut self, key: u8, deadline: Option<u128>) -> bool {
+        let Some(timer) = self.pending.get_mut(&key) else { return false };
+        timer.deadline = deadline;
+        self.counts.rescheduled += 1;
+        true
+    }
+
+    fn cancel(&mut self, key: u8) -> Option<u64> {
+        let timer = self.pending.remove(&key)?;
+        self.counts.cancelled += 1;
+        Some(timer.id)
+    }
+
+    fn remaining(&self, key: u8) -> Option<Duration> {
+        self.pending.get(&key).map(|timer| self.left(timer))
+    }
+
+    fn left(&self, timer: &Pending) -> Duration {
+        let left = timer.deadline.map(|deadline| deadline.saturating_sub(self.now));
+        left.map_or(Duration::MAX, |left| Duration::from_nanos(left as u64))
+    }
+
+    fn next_deadline(&self) -> Option<u128> {
+        self.pending.values().filter_map(|timer| timer.deadline).min()
+    }
+
+    /// Follows a callback of a timer that was due; checks that it was its turn.
+    fn expire(&mut self, firing: &Firing) {
+        let at = firing.at.as_nanos();
+        assert!(self.next_deadline().is_none_or(|next| next >= at), "a timer was passed over: {firing:?}");
+        let timer = match self.firing.remove(&firing.key) {
+            Some(timer) => timer,
+            None => self.pending.remove(&firing.key).expect("what fires was pending"),
+        };
+        assert_eq!((timer.id, timer.deadline), (firing.id, Some(at)), "who fires when: {firing:?}");
+        self.reach(at);
+        self.counts.fired += 1;
+        self.follow(firing);
+    }
+
+    /// Follows a callback that ran because somebody asked for it.
+    fn fire_early(&mut self, timer: Pending, firing: &Firing) {
+        assert_eq!((timer.id, self.now), (firing.id, firing.at.as_nanos()));
+        self.counts.fired += 1;
+        self.follow(firing);
+    }
+
+    fn follow(&mut self, firing: &Firing) {
+        match firing.outcome {
+            Outcome::Nothing => {}
+            Outcome::Restarted { id, delay, answer } => {
+                let deadline = self.deadline_after(delay);
+                // Others of this tick may have left their places already.
+                let capacity = self.capacity;
+                if answer.is_ok() && self.pending.values().any(|timer| timer.deadline == Some(self.now)) {
+                    self.capacity = usize::MAX;
+                }
+                assert_eq!(self.schedule(firing.key, id, deadline), answer, "{firing:?}");
+                self.capacity = capacity;
+            }
+            Outcome::Cancelled { key, answer } => {
+                self.admit_firing(key, answer.is_none());
+                assert_eq!(self.cancel(key), answer, "{firing:?}");
+            }
+            Outcome::Moved { key, delay, answer } => {
+                self.admit_firing(key, !answer);
+                let deadline = self.deadline_after(delay);
+                assert_eq!(self.reschedule(key, deadline), answer, "{firing:?}");
+            }
+        }
+    }
+
+    /// The scheduler may say that a timer is not pending, if that is due at this very tick: then it must fire.
+    fn admit_firing(&mut self, key: u8, is_denied: bool) {
+        if is_denied && self.pending.get(&key).is_some_and(|timer| timer.deadline == Some(self.now)) {
+            let timer = self.pending.remove(&key).expect("just seen");
+            self.firing.insert(key, timer);
+        }
+    }
+}
+
+/// The scheduler and the model.
+struct Pair<S: BuildHasher + Send + Sync + 'static> {
+    world: Arc<World<S>>,
+    scheduler: Scheduler<Token, Value, S>,
+    clock: ManualClock,
+    start: Instant,
+    /// Handles, with the key and identity of their timers.
+    handles: Vec<(Timer<Token, Value>, u8, u64)>,
+    model: Model,
+}
+
+impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
+    fn new(settings: Settings, hasher: S, ledger: Ledger) -> Self {
+        let world = Arc::new(World {
+            scheduler: OnceLock::new(),
+            clock: ClockSlot::default(),
+            start: OnceLock::new(),
+            tick: settings.tick,
+            ledger,
+            ids: AtomicU64::new(0),
+            log: Mutex::default(),
+        });
+        let seen = Arc::clone(&world);
+        let builder = settings.capacity.map_or(Scheduler::builder(), |most| Scheduler::builder().capacity(most));
+        let builder = builder.tick(settings.tick).first_tick(settings.first_tick).shards(settings.shards);
+        let built = builder.hasher(hasher).build_manual(move |key: &Token, value: Value| seen.fire(key, value));
+        let (scheduler, clock) = built.expect("the settings are in range");
+        let start = clock.now();
+        world.start.set(start).expect("set once");
+        world.clock.set(&clock);
+        assert!(world.scheduler.set(scheduler.downgrade()).is_ok());
+        let capacity = settings.capacity.unwrap_or(usize::MAX);
+        let model = Model { tick: settings.tick.as_nanos(), capacity, ..Model::default() };
+        Self { world, scheduler, clock, start, handles: Vec::new(), model }
+    }
+
+    fn delay(&self, span: Span) -> Duration {
+        span.delay(self.world.tick)
+    }
+
+    /// An instant so far ahead, and the model's deadline for it.
+    fn ahead(&self, span: Span) -> (Instant, Option<u128>) {
+        let span = span.duration(self.world.tick);
+        (self.clock.now() + span, self.model.deadline_at(self.model.now + span.as_nanos()))
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Schedule(key, span, reaction) => self.schedule(key, self.delay(span), reaction),
+            Op::ScheduleAt(key, span) => {
+                let (instant, deadline) = self.ahead(span);
+                self.schedule_at(key, instant, deadline);
+            }
+            Op::SchedulePast(key, span) => {
+                let span = span.duration(self.world.tick);
+                let deadline = self.model.deadline_at(self.model.now.saturating_sub(span.as_nanos()));
+                if let Some(instant) = self.clock.now().checked_sub(span) {
+                    self.schedule_at(key, instant, deadline);
+                }
+            }
+            Op::ScheduleWithHandle(key, span) => self.schedule_with_handle(key, self.delay(span)),
+            Op::Reschedule(key, span) => self.reschedule(key, self.delay(span)),
+            Op::RescheduleAt(key, span) => {
+                let (instant, deadline) = self.ahead(span);
+                let answer = self.scheduler.reschedule_at(&u64::from(key), instant);
+                assert_eq!(answer, self.model.reschedule(key, deadline));
+            }
+            Op::Cancel(key) => assert_eq!(id_of(self.scheduler.cancel(&u64::from(key))), self.model.cancel(key)),
+            Op::Look(key) => self.look(key),
+            Op::ExpireNow(key) => {
+                let answer = self.scheduler.expire_now(&u64::from(key));
+                self.check_fired_early(key, answer, |_| true);
+            }
+            Op::HandleCancel(pick) => self.handle_cancel(pick),
+            Op::HandleReschedule(pick, span) => self.handle_reschedule(pick, self.delay(span)),
+            Op::HandleLook(pick) => self.handle_look(pick),
+            Op::HandleExpireNow(pick) => self.handle_expire_now(pick),
+            Op::Drain => self.drain(None),
+            Op::DrainAndRestart(span) => self.drain(Some(self.delay(span))),
+            Op::Advance(span) => self.advance(span.duration(self.world.tick)),
+            Op::AdvanceToNext => self.advance_to_next(),
+            Op::StepBack(span) => {
+                let span = span.duration(self.world.tick);
+                self.clock.step_back(span);
+                self.model.now = self.model.now.saturating_sub(span.as_nanos());
+            }
+            Op::Close(close) => self.close(close),
+        }
+    }
+
+    fn schedule(&mut self, key: u8, delay: Duration, reaction: Reaction) {
+        let value = self.world.value(reaction);
+        let id = value.token.id;
+        let answer = self.scheduler.schedule_with(self.world.key(key), value, delay);
+        let deadline = self.model.deadline_after(delay);
+        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, id, deadline));
+    }
+
+    fn schedule_at(&mut self, key: u8, instant: Instant, deadline: Option<u128>) {
+        let value = self.world.value(Reaction::Nothing);
+        let id = value.token.id;
+        let answer = self.scheduler.schedule_at(self.world.key(key), value, instant);
+        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, id, deadline));
+    }
+
+    fn schedule_with_handle(&mut self, key: u8, delay: Duration) {
+        let value = self.world.value(Reaction::Nothing);
+        let id = value.token.id;
+        let answer = self.scheduler.schedule_with_handle(self.world.key(key), value, delay);
+        let deadline = self.model.deadline_after(delay);
+        let answer = answer.map(|(replaced, handle)| {
+            self.handles.push((handle, key, id));
+            id_of(replaced)
+        });
+        assert_eq!(answer.map_err(Refusal::from), self.model.schedule(key, id, deadline));
+    }
+
+    fn reschedule(&mut self, key: u8, delay: Duration) {
+        let answer = self.scheduler.reschedule(&u64::from(key), delay);
+        let deadline = self.model.deadline_after(delay);
+        assert_eq!(answer, self.model.reschedule(key, deadline));
+    }
+
+    fn look(&self, key: u8) {
+        let expected = self.model.remaining(key);
+        assert_eq!(self.scheduler.remaining(&u64::from(key)), expected);
+        assert_eq!(self.scheduler.contains(&u64::from(key)), expected.is_some());
+    }
+
+    /// The picked handle's key, and whether its timer is pending.
+    fn handle(&self, pick: u8) -> Option<(&Timer<Token, Value>, u8, bool)> {
+        let index = usize::from(pick) % self.handles.len().max(1);
+        let (handle, key, id) = self.handles.get(index)?;
+        let is_pending = self.model.pending.get(key).is_some_and(|timer| timer.id == *id);
+        Some((handle, *key, is_pending))
+    }
+
+    fn handle_cancel(&mut self, pick: u8) {
+        let Some((handle, key, is_pending)) = self.handle(pick) else { return };
+        let answer = id_of(handle.cancel());
+        assert_eq!(answer, is_pending.then(|| self.model.cancel(key)).flatten());
+    }
+
+    fn handle_reschedule(&mut self, pick: u8, delay: Duration) {
+        let Some((handle, key, is_pending)) = self.handle(pick) else { return };
+        let answer = handle.reschedule(delay);
+        let deadline = self.model.deadline_after(delay);
+        assert_eq!(answer, is_pending && self.model.reschedule(key, deadline));
+    }
+
+    fn handle_look(&self, pick: u8) {
+        let Some((handle, key, is_pending)) = self.handle(pick) else { return };
+        assert_eq!(handle.is_pending(), is_pending);
+        assert_eq!(handle.remaining(), self.model.remaining(key).filter(|_| is_pending));
+    }
+
+    fn handle_expire_now(&mut self, pick: u8) {
+        let Some((handle, key, is_pending)) = self.handle(pick) else { return };
+        let answer = handle.expire_now();
+        self.check_fired_early(key, answer, |_| is_pending);
+    }
+
+    fn check_fired_early(&mut self, key: u8, answer: bool, is_meant: impl FnOnce(&Pending) -> bool) {
+        let timer = self.model.pending.get(&key).copied().filter(is_meant);
+        assert_eq!(answer, timer.is_some());
+        let log = std::mem::take(&mut *lock(&self.world.log));
+        assert_eq!(log.len(), usize::from(answer));
+        if let (Some(timer), [firing]) = (timer, &log[..]) {
+            self.model.pending.remove(&key);
+            self.model.fire_early(timer, firing);
+        }
+    }
+
+    fn drain(&mut self, restart: Option<Duration>) {
+        let mut drained = BTreeMap::new();
+        let mut restarted = BTreeMap::new();
+        let count = self.scheduler.drain(|key, value| {
+            assert_eq!(drained.insert(key.id as u8, value.token.id), None, "handed over once");
+            if let Some(delay) = restart {
+                let value = self.world.value(Reaction::Nothing);
+                restarted.insert(key.id as u8, value.token.id);
+                let answer = self.scheduler.schedule_with(self.world.key(key.id as u8), value, delay);
+                assert_eq!(answer.map(id_of).map_err(Refusal::from), Ok(None));
+            }
+        });
+        let pending = std::mem::take(&mut self.model.pending);
+        assert_eq!(count, pending.len());
+        assert_eq!(drained, pending.iter().map(|(&key, timer)| (key, timer.id)).collect());
+        self.model.counts.drained += count as u64;
+        for (key, id) in restarted {
+            let deadline = restart.and_then(|delay| self.model.deadline_after(delay));
+            assert_eq!(self.model.schedule(key, id, deadline), Ok(None));
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let target = self.model.now + by.as_nanos();
+        let fired = self.clock.advance(by);
+        self.check_fired(fired);
+        self.model.reach(target);
+        let next = self.model.next_deadline();
+        assert!(next.is_none_or(|next| next > target), "{next:?} was due by {target}");
+    }
+
+    fn advance_to_next(&mut self) {
+        let expected = self.model.next_deadline();
+        let before = self.model.now;
+        let answer = self.clock.advance_to_next();
+        assert_eq!(answer, expected.map(|next| Duration::from_nanos((next - before) as u64)));
+        let fired = lock(&self.world.log).len();
+        assert_eq!(fired > 0, answer.is_some());
+        self.check_fired(fired);
+        let next = self.model.next_deadline();
+        assert!(next.is_none_or(|next| next > self.model.now));
+    }
+
+    fn check_fired(&mut self, count: usize) {
+        let log = std::mem::take(&mut *lock(&self.world.log));
+        assert_eq!(log.len(), count, "as many as it says");
+        log.iter().for_each(|firing| self.model.expire(firing));
+        assert!(self.model.firing.is_empty(), "never fired: {:?}", self.model.firing);
+    }
+
+    fn close(&mut self, close: Close) {
+        let closed = self.scheduler.close(close);
+        self.model.is_closed = true;
+        let mut pending = std::mem::take(&mut self.model.pending);
+        let count = |wanted| if close == wanted { pending.len() } else { 0 };
+        assert_eq!((closed.discarded, closed.fired), (count(Close::Discard), count(Close::FireNow)));
+        assert_eq!(closed.returned.len(), count(Close::Return));
+        self.model.counts.discarded += closed.discarded as u64;
+        self.model.counts.returned += closed.returned.len() as u64;
+        for (key, value, left) in closed.returned {
+            let timer = pending.remove(&(key.id as u8)).expect("what is returned was pending");
+            assert_eq!((value.token.id, left), (timer.id, self.model.left(&timer)));
+        }
+        let log = std::mem::take(&mut *lock(&self.world.log));
+        assert_eq!(log.len(), closed.fired);
+        for firing in &log {
+            let timer = pending.remove(&firing.key).expect("what fires was pending");
+            self.model.fire_early(timer, firing);
+        }
+    }
+
+    /// What must hold after every operation.
+    fn check(&self) {
+        assert_eq!(self.clock.now() - self.start, Duration::from_nanos(self.model.now as u64));
+        assert_eq!(self.scheduler.len(), self.model.pending.len());
+        assert_eq!(self.scheduler.is_empty(), self.model.pending.is_empty());
+        assert_eq!(self.scheduler.is_closed(), self.model.is_closed);
+        let (stats, counts) = (self.scheduler.stats(), &self.model.counts);
+        let ended = counts.fired + counts.cancelled + counts.replaced + counts.drained;
+        assert_eq!(counts.scheduled, ended + counts.discarded + counts.returned + stats.pending);
+        assert_eq!((stats.scheduled, stats.rescheduled), (counts.scheduled, counts.rescheduled));
+        assert_eq!((stats.replaced, stats.cancelled), (counts.replaced, counts.cancelled));
+        assert_eq!((stats.fired, stats.drained), (counts.fired, counts.drained));
+        assert_eq!((stats.discarded, stats.returned), (counts.discarded, counts.returned));
+        assert_eq!((stats.rejected, stats.callback_panics), (counts.rejected, 0));
+        assert_eq!(stats.callbacks_waiting, 0);
+        self.world.ledger.assert_none_twice();
+    }
+
+    /// Looks at every key, lets go of everything, and checks that handles know.
+    fn end(self) {
+        (0..=u8::MAX).for_each(|key| self.look(key));
+        let alive = self.model.pending.len();
+        drop(self.scheduler);
+        assert!(self.world.scheduler.get().is_some_and(|weak| weak.upgrade().is_none()), "{alive} went with it");
+        for (handle, ..) in &self.handles {
+            assert!(!handle.is_pending() && handle.cancel().is_none() && !handle.reschedule(Duration::ZERO));
+        }
+        assert_eq!(self.clock.advance(Duration::from_secs(1)), 0);
+        self.world.clock.clear();
+    }
+}

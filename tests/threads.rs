@@ -1,0 +1,495 @@
+//! Real threads: what must hold whoever is faster.
+//!
+//! Lateness is asserted throughout: a stress test that does not look at it cannot see a lost wake-up.
+
+mod support;
+
+use shardwheel::{Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Ends, HOUR, Ledger, MS, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within};
+
+/// The callers of every stress here.
+const CALLERS: u64 = 4;
+/// Under a load of [`CALLERS`] on a machine with fewer cores, timers wait for the processor too.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// What a stressed scheduler's callback notes.
+#[derive(Default)]
+struct Notes {
+    fired: AtomicU64,
+    late: AtomicU64,
+}
+
+/// A value that knows when it is due at the latest, moves included.
+struct Dated {
+    token: Token,
+    due: Instant,
+}
+
+/// Each value is owned by exactly one party at its end, and each is dropped once.
+#[test]
+fn random_operations_lose_nothing_and_are_punctual() {
+    let (keys, values, notes) = (Ledger::default(), Ledger::default(), Arc::new(Notes::default()));
+    let seen = Arc::clone(&notes);
+    let callback = move |_: &Token, value: Dated| {
+        seen.fired.fetch_add(1, SeqCst);
+        seen.late.fetch_add(u64::from(Instant::now() > value.due + BUSY), SeqCst);
+    };
+    let scheduler = Scheduler::builder().shards(2).build(callback).expect("in range");
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (scheduler, keys, values) = (&scheduler, &keys, &values);
+            scope.spawn(move || stress(scheduler, keys, values, caller));
+        }
+    });
+    eventually("the rest fires", || scheduler.is_empty());
+    let stats = scheduler.stats();
+    eventually("all callbacks have run", || notes.fired.load(SeqCst) == stats.fired);
+    assert_eq!(stats.scheduled, stats.fired + stats.cancelled + stats.replaced + stats.drained);
+    assert_eq!((stats.scheduled as usize, notes.late.load(SeqCst)), (values.made(), 0));
+    drop(scheduler);
+    values.assert_all_dropped_once();
+    keys.assert_all_dropped_once();
+}
+
+fn stress(scheduler: &Scheduler<Token, Dated>, keys: &Ledger, values: &Ledger, caller: u64) {
+    let mut random = Random::new(caller);
+    for id in 0..20_000 {
+        let key = random.below(16);
+        let delay = Duration::from_micros(random.below(8_000));
+        match random.below(8) {
+            0..4 => {
+                let value = Dated { token: values.token(caller << 32 | id), due: Instant::now() + ms(8) };
+                ignore(scheduler.schedule_with(keys.token(key), value, delay).expect("it is open and not full"));
+            }
+            4..6 => ignore(scheduler.cancel(&key).map(|value| value.token.id)),
+            6 => ignore(scheduler.reschedule(&key, Duration::from_micros(random.below(2_000)))),
+            _ if id % 64 == 0 => ignore(scheduler.drain(|key, value| assert!(key.id < 16 && value.token.id < 1 << 40))),
+            _ => ignore(scheduler.remaining(&key).is_some_and(|left| left > HOUR)),
+        }
+    }
+}
+
+/// Ids that were cancelled or replaced never fire, and what fires does so once.
+#[test]
+fn what_was_taken_out_never_fires() {
+    const IDS: u64 = 40_000;
+    let ends = Arc::new(Ends::new((CALLERS * IDS) as usize));
+    let seen = Arc::clone(&ends);
+    let builder = Scheduler::builder().shards(1).tick(Duration::from_micros(10)).executor(Executor::Inline);
+    let scheduler = builder.build(move |_: &u64, id: u64| seen.note(id)).expect("in range");
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (scheduler, ends) = (&scheduler, &ends);
+            scope.spawn(move || {
+                let mut random = Random::new(caller);
+                for id in caller * IDS..(caller + 1) * IDS {
+                    let delay = Duration::from_micros(random.below(100));
+                    let taken = scheduler.schedule_with(id % 3, id, delay).expect("it is open and not full");
+                    taken.into_iter().chain(scheduler.cancel(&random.below(3))).for_each(|id| ends.note(id));
+                }
+            });
+        }
+    });
+    eventually("the rest fires", || scheduler.is_empty());
+    within(PATIENCE, "the worker ends", move || drop(scheduler));
+    assert!((0..CALLERS * IDS).all(|id| ends.of(id) == 1), "each ended in one way");
+}
+
+/// One key, one caller: after `true` or `Ok` the caller knows what must be found there, unless it is due.
+#[test]
+fn a_caller_alone_on_its_key_sees_what_it_did() {
+    let scheduler = Scheduler::builder().shards(1).hasher(support::OneHash).build(|_: &u64, _: u64| {});
+    let scheduler = scheduler.expect("in range");
+    thread::scope(|scope| {
+        for key in 0..CALLERS {
+            let scheduler = &scheduler;
+            scope.spawn(move || {
+                for id in 0..10_000 {
+                    assert_eq!(scheduler.schedule_with(key, id, HOUR).expect("open and not full"), None);
+                    assert!(scheduler.contains(&key) && scheduler.reschedule(&key, 2 * HOUR));
+                    assert!(scheduler.remaining(&key).is_some_and(|left| left > HOUR));
+                    assert_eq!(scheduler.schedule_with(key, id + 1, HOUR).expect("open and not full"), Some(id));
+                    assert_eq!(scheduler.cancel(&key), Some(id + 1));
+                    assert!(!scheduler.contains(&key) && scheduler.cancel(&key).is_none());
+                }
+            });
+        }
+    });
+    assert!(scheduler.is_empty());
+}
+
+/// Of those who replace one timer at the same time, each value goes to one of them.
+#[test]
+fn replacing_hands_every_value_to_one_caller() {
+    let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: u64| {}).expect("in range");
+    let ends = Ends::new(80_000);
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (scheduler, ends) = (&scheduler, &ends);
+            scope.spawn(move || {
+                for id in caller * 20_000..(caller + 1) * 20_000 {
+                    let replaced = scheduler.schedule_with(id % 2, id, HOUR).expect("it is open and not full");
+                    replaced.into_iter().for_each(|id| ends.note(id));
+                }
+            });
+        }
+    });
+    assert_eq!(scheduler.drain(|_, id| ends.note(id)), 2);
+    assert!((0..80_000).all(|id| ends.of(id) == 1));
+}
+
+/// Timers are moved earlier, over and over, by another thread than the one that scheduled them; each fires in time.
+#[test]
+fn timers_moved_earlier_fire_in_time() {
+    let (sender, fired) = channel();
+    let callback = move |key: &u64, ()| ignore(sender.send((*key, Instant::now())));
+    let scheduler = Scheduler::builder().shards(2).build(callback).expect("in range");
+    let mut random = Random::new(5);
+    for round in 0..150 {
+        let keys = round * 8..round * 8 + 8;
+        keys.clone().for_each(|key| assert!(scheduler.schedule(key, HOUR + ms(key)).is_ok()));
+        // At times the worker sleeps by now, at times it is just about to.
+        thread::sleep(Duration::from_micros(random.below(3_000)));
+        let (mover, deadline) = (scheduler.clone(), Instant::now() + ms(3));
+        let moved = start(move || keys.filter(|key| mover.reschedule_at(key, deadline)).count());
+        for _ in 0..8 {
+            let (key, at) = fired.recv_timeout(PATIENCE).expect("no wake-up is lost");
+            assert!(at >= deadline && at < deadline + SOON, "{key} was {:?} late", at - deadline);
+        }
+        assert_eq!(moved.recv_timeout(PATIENCE), Ok(8));
+    }
+}
+
+/// The worker falls asleep between two timers of one caller at every possible moment.
+#[test]
+fn no_wake_up_is_lost_at_any_moment() {
+    let (sender, fired) = channel();
+    let callback = move |_: &u64, deadline: Instant| ignore(sender.send(deadline.elapsed()));
+    let builder = Scheduler::builder().shards(1).tick(Duration::from_micros(10)).executor(Executor::Inline);
+    let scheduler = builder.build(callback).expect("in range");
+    let mut random = Random::new(9);
+    for key in 0..5_000 {
+        let pause = Instant::now() + Duration::from_nanos(random.below(120_000));
+        while Instant::now() < pause {
+            std::hint::spin_loop();
+        }
+        let delay = Duration::from_micros(random.below(30));
+        scheduler.schedule_with(key, Instant::now() + delay, delay).expect("it is open and not full");
+        let late = fired.recv_timeout(PATIENCE).expect("no wake-up is lost");
+        assert!(late < SOON, "{late:?} late");
+    }
+}
+
+// The end, under fire.
+
+/// Callers that go on until the scheduler refuses; how many timers they started, and how many came back to them.
+fn fire_on(
+    scheduler: &Scheduler<Token, Token>,
+    ledgers: &(Ledger, Ledger),
+    caller: u64,
+    ready: &Barrier,
+) -> (u64, u64) {
+    let mut random = Random::new(caller);
+    let (mut started, mut taken) = (0, 0);
+    ready.wait();
+    loop {
+        let key = random.below(200);
+        let delay = Duration::from_micros(random.below(4_000));
+        match scheduler.schedule_with(ledgers.0.token(key), ledgers.1.token(key), delay) {
+            Ok(replaced) => {
+                started += 1;
+                taken += u64::from(replaced.is_some());
+            }
+            Err(error) => {
+                assert!(error.is_closed());
+                return (started, taken);
+            }
+        }
+        taken += u64::from(scheduler.cancel(&random.below(200)).is_some());
+        ignore(scheduler.reschedule(&random.below(200), delay));
+    }
+}
+
+#[test]
+fn closing_under_fire_accounts_for_everything() {
+    for round in 0..12 {
+        for close in [Close::Discard, Close::FireNow, Close::Return] {
+            close_under_fire(close, round);
+        }
+    }
+}
+
+fn close_under_fire(close: Close, round: u64) {
+    let ledgers = (Ledger::default(), Ledger::default());
+    let fired = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&fired);
+    let scheduler = Scheduler::builder().shards(2).build(move |_: &Token, _: Token| ignore(seen.fetch_add(1, SeqCst)));
+    let scheduler = scheduler.expect("in range");
+    let ready = Barrier::new(CALLERS as usize + 1);
+    let (started, taken, closed) = thread::scope(|scope| {
+        let caller = |caller| {
+            let (scheduler, ledgers, ready) = (&scheduler, &ledgers, &ready);
+            scope.spawn(move || fire_on(scheduler, ledgers, caller + round, ready))
+        };
+        let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+        ready.wait();
+        thread::sleep(Duration::from_micros(500 * round));
+        // Two close at once: one of them gets it all.
+        let rival = scope.spawn(|| scheduler.close(close));
+        let closed = [scheduler.close(close), rival.join().expect("no panic")];
+        let counts = callers.into_iter().map(|caller| caller.join().expect("no panic"));
+        let (started, taken) = counts.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1));
+        (started, taken, closed)
+    });
+    let ended: u64 = closed.iter().map(|closed| (closed.discarded + closed.fired + closed.returned.len()) as u64).sum();
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled, stats.pending), (started, 0));
+    assert_eq!(stats.cancelled + stats.replaced, taken);
+    let by_expiry = stats.fired - closed.iter().map(|closed| closed.fired as u64).sum::<u64>();
+    assert_eq!(started, taken + ended + by_expiry);
+    eventually("all callbacks run", || fired.load(SeqCst) == stats.fired);
+    drop((scheduler, closed));
+    ledgers.0.assert_all_dropped_once();
+    ledgers.1.assert_all_dropped_once();
+}
+
+#[test]
+fn closing_from_callbacks_under_fire() {
+    for close in [Close::Discard, Close::FireNow, Close::Return] {
+        let own: Arc<OnceLock<WeakScheduler<Token, Token>>> = Arc::default();
+        let (seen, values, keys) = (Arc::clone(&own), Ledger::default(), Ledger::default());
+        let callback = move |key: &Token, _: Token| {
+            let scheduler = seen.get().and_then(WeakScheduler::upgrade);
+            if let Some(scheduler) = scheduler.filter(|_| key.id % 50 == 7) {
+                drop(scheduler.close(close));
+            }
+        };
+        let scheduler = Scheduler::builder().shards(2).build(callback).expect("in range");
+        own.set(scheduler.downgrade()).expect("set once");
+        for id in 0..2_000 {
+            let delay = ms(5 + id % 30);
+            if scheduler.schedule_with(keys.token(id), values.token(id), delay).is_err() {
+                break;
+            }
+        }
+        eventually("a callback closes it", || scheduler.is_closed() && scheduler.is_empty());
+        within(PATIENCE, "the workers end", move || drop(scheduler));
+        values.assert_all_dropped_once();
+        keys.assert_all_dropped_once();
+    }
+}
+
+/// The end is one moment: who is told that a timer is not there is not given it afterwards.
+#[test]
+fn closing_is_one_moment_for_keys_and_handles() {
+    for close in [Close::Discard, Close::Return] {
+        let scheduler = Scheduler::builder().shards(1).build(|_: &u64, ()| {}).expect("in range");
+        let timer = |key| scheduler.schedule_with_handle(key, (), HOUR).expect("it is open and not full").1;
+        let timers: Vec<_> = (0..100_000).map(timer).collect();
+        thread::scope(|scope| {
+            let closer = scope.spawn(|| scheduler.close(close));
+            while !scheduler.is_closed() {
+                std::hint::spin_loop();
+            }
+            let last = timers.last().expect("many");
+            assert!(!scheduler.contains(&99_999));
+            let is_there_again = last.is_pending() || last.cancel().is_some();
+            drop(closer.join());
+            assert!(!is_there_again, "absent by its key, and yet there by its handle");
+        });
+    }
+}
+
+#[test]
+fn draining_under_fire_hands_over_each_once() {
+    let ends = Arc::new(Ends::new(120_000));
+    let seen = Arc::clone(&ends);
+    let scheduler = Scheduler::builder().shards(2).build(move |_: &u64, id: u64| seen.note(id)).expect("in range");
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (scheduler, ends, is_done) = (&scheduler, &ends, &is_done);
+        let callers: Vec<_> =
+            (0..3).map(|caller| scope.spawn(move || schedule_and_move(scheduler, ends, caller * 40_000))).collect();
+        let drainer = scope.spawn(move || {
+            let mut count = 0;
+            while !is_done.load(SeqCst) {
+                count += scheduler.drain(|_, id| ends.note(id));
+            }
+            count
+        });
+        callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+        is_done.store(true, SeqCst);
+        assert!(drainer.join().expect("no panic") > 0);
+    });
+    scheduler.drain(|_, id| ends.note(id));
+    eventually("each ends", || (0..120_000).all(|id| ends.of(id) >= 1));
+    assert!((0..120_000).all(|id| ends.of(id) == 1), "in one way");
+}
+
+fn schedule_and_move(scheduler: &Scheduler<u64, u64>, ends: &Ends, first: u64) {
+    let mut random = Random::new(first);
+    for id in first..first + 40_000 {
+        let delay = Duration::from_micros(random.below(20_000));
+        let replaced = scheduler.schedule_with(random.below(500), id, delay).expect("it is open and not full");
+        replaced.into_iter().for_each(|id| ends.note(id));
+        ignore(scheduler.reschedule(&random.below(500), delay));
+    }
+}
+
+/// What was pending at the call is drained, however large the crowd; what the closure starts is not.
+#[test]
+fn draining_takes_all_that_was_pending_and_nothing_new() {
+    let scheduler = Scheduler::builder().shards(3).build(|_: &u64, ()| {}).expect("in range");
+    (0..50_000).for_each(|key| assert!(scheduler.schedule(key, HOUR).is_ok()));
+    let drained = scheduler.drain(|key, ()| assert!(scheduler.schedule(*key, 2 * HOUR).is_ok()));
+    assert_eq!((drained, scheduler.len()), (50_000, 50_000));
+    assert_eq!(scheduler.drain(|_, ()| ()), 50_000);
+}
+
+/// Every callback starts the next timers, with their deadlines all over the place.
+#[test]
+fn callbacks_keep_the_scheduler_busy() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
+    for executor in [Executor::Inline, Executor::Rayon(Arc::new(pool))] {
+        let own: Arc<OnceLock<WeakScheduler<u64, u64>>> = Arc::default();
+        let (seen, ran) = (Arc::clone(&own), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&ran);
+        let callback = move |key: &u64, generation: u64| {
+            count.fetch_add(1, SeqCst);
+            let scheduler = seen.get().and_then(WeakScheduler::upgrade).expect("it is open");
+            let next = |key, delay| scheduler.schedule_with(key, generation + 1, Duration::from_micros(delay));
+            if generation < 10 {
+                assert!(next(2 * key, key % 7 * 500).is_ok() && next(2 * key + 1, 0).is_ok());
+            }
+        };
+        let scheduler = Scheduler::builder().shards(2).executor(executor).build(callback).expect("in range");
+        own.set(scheduler.downgrade()).expect("set once");
+        scheduler.schedule_with(1, 0, MS).expect("it is open and not full");
+        eventually("the tree is complete", || ran.load(SeqCst) == (1 << 11) - 1);
+        assert!(scheduler.is_empty());
+    }
+}
+
+#[test]
+fn the_last_handle_may_go_inside_a_callback() {
+    for round in 0..20 {
+        let own: Arc<Mutex<Option<Scheduler<u64, Token>>>> = Arc::default();
+        let (seen, values) = (Arc::clone(&own), Ledger::default());
+        let executor = if round % 2 == 0 { Some(Executor::Inline) } else { None };
+        let builder = Scheduler::builder().shards(2);
+        let builder = executor.into_iter().fold(builder, |builder, executor| builder.executor(executor));
+        let scheduler = builder.build(move |_: &u64, _: Token| drop(lock(&seen).take())).expect("in range");
+        for key in 0..50 {
+            scheduler.schedule_with(key, values.token(key), ms(3 + key)).expect("it is open and not full");
+        }
+        *lock(&own) = Some(scheduler);
+        eventually("it is gone", || lock(&own).is_none());
+        values.assert_all_dropped_once();
+    }
+}
+
+// Executors and pinning.
+
+#[test]
+fn a_custom_executor_gets_every_job_and_may_drop_it() {
+    let (sender, jobs): (_, Receiver<Job>) = channel();
+    let executor = Executor::custom(move |job| ignore(sender.send(job)));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let (seen, values) = (Arc::clone(&ran), Ledger::default());
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(move |_: &u64, _: Token| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    for key in 0..1_000 {
+        scheduler.schedule_with(key, values.token(key), MS).expect("it is open and not full");
+    }
+    eventually("all are handed over", || scheduler.stats().callbacks_waiting == 1_000);
+    assert_eq!((ran.load(SeqCst), scheduler.stats().fired), (0, 1_000));
+    for (index, job) in jobs.try_iter().enumerate() {
+        if index % 2 == 0 { job.run() } else { drop(job) }
+    }
+    assert_eq!((scheduler.stats().callbacks_waiting, values.alive()), (0, 0));
+    assert!(ran.load(SeqCst) > 0);
+    values.assert_none_twice();
+}
+
+#[test]
+fn a_custom_executor_that_panics_stops_no_worker() {
+    support::hush_callbacks();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let executor = Executor::custom(move |job| {
+        assert!(seen.fetch_add(1, SeqCst) > 0, "on purpose: the first time");
+        job.run();
+    });
+    let values = Ledger::default();
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(|_: &u64, _: Token| {}).expect("in range");
+    for key in 0..3 {
+        scheduler.schedule_with(key, values.token(key), MS).expect("it is open and not full");
+        eventually("its value is gone", || values.alive() == 0);
+    }
+    assert_eq!(scheduler.stats().callbacks_waiting, 0);
+}
+
+#[test]
+fn inline_callbacks_run_on_the_worker_and_rayon_ones_on_their_pool() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "mine".into()).build().expect("a pool");
+    let home = |executor| {
+        let (sender, homes) = channel();
+        let callback = move |_: &u64, ()| ignore(sender.send(thread::current().name().map(str::to_owned)));
+        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+        assert!(scheduler.schedule(1, MS).is_ok());
+        homes.recv_timeout(PATIENCE).expect("it fires").expect("its thread has a name")
+    };
+    assert_eq!(home(Executor::Rayon(Arc::new(pool))), "mine");
+    assert!(home(Executor::Inline).starts_with("shardwheel"));
+}
+
+fn pinned(pinning: Pinning, shards: usize) -> Vec<Option<usize>> {
+    let fired = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&fired);
+    let builder = Scheduler::builder().shards(shards).pinning(pinning);
+    let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    (0..64).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
+    eventually("it works, pinned or not", || fired.load(SeqCst) == 64);
+    thread::sleep(ms(20));
+    scheduler.stats().shards.iter().map(|shard| shard.pinned_core).collect()
+}
+
+#[test]
+fn pinning_is_told() {
+    assert_eq!(pinned(Pinning::Off, 2), [None, None]);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(core) = cores.first() {
+        let told = pinned(Pinning::Cores(vec![core.id]), 2);
+        assert!(told.iter().all(|&told| told.is_none() || told == Some(core.id)), "{told:?}");
+        if cfg!(target_os = "linux") {
+            assert_eq!(told, [Some(core.id); 2]);
+        }
+    }
+    assert!(pinned(Pinning::Auto, 1).len() == 1 && pinned(Pinning::Auto, 64).iter().all(Option::is_none));
+}
+
+/// Many schedulers begin and end; no thread of theirs is left.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_worker_outlives_its_scheduler() {
+    // No other test has so many shards, so workers of this name are ours.
+    let workers = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "shardwheel-99").count()
+    };
+    for _ in 0..5 {
+        let scheduler = Scheduler::builder().shards(100).executor(Executor::Inline).build(|_: &u64, ()| {});
+        let scheduler = scheduler.expect("in range");
+        assert!(scheduler.schedule(1, HOUR).is_ok());
+        eventually("all have started", || workers() == 1);
+        within(PATIENCE, "it ends", move || drop(scheduler));
+        eventually("its workers are joined", || workers() == 0);
+    }
+}
