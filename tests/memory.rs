@@ -1,0 +1,69 @@
+//! Promise 10, bounded memory, by the memory of this very process: so these tests run one after the other, in a
+//! process of their own.
+
+mod support;
+
+use shardwheel::Scheduler;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use support::{HOUR, eventually, ignore, lock, resident_bytes};
+
+/// Whoever holds it is the only one who uses memory.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    lock(&ALONE)
+}
+
+/// A value of a size that would show if it stayed.
+type Large = [u64; 32];
+
+fn entries(scheduler: &Scheduler<u64, Large>) -> u64 {
+    scheduler.stats().shards.iter().map(|shard| shard.wheel_entries + shard.mailbox_depth).sum()
+}
+
+/// A million pairs with these delays leave memory, wheel and mailbox where they were.
+fn churn(delay_of: impl Fn(u64) -> Duration) {
+    let _alone = alone();
+    let scheduler = Scheduler::builder().build(|_: &u64, _: Large| {}).expect("in range");
+    let pair = |i: u64| {
+        scheduler.schedule_with(i, [i; 32], delay_of(i)).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&i), Some([i; 32]));
+    };
+    (0..20_000).for_each(pair);
+    let before = resident_bytes();
+    (20_000..1_020_000).for_each(pair);
+    if let (Some(before), Some(after)) = (before, resident_bytes()) {
+        let grown = after.saturating_sub(before) >> 20;
+        assert!(grown < 64, "{grown} MiB more; it were 250 if the values had stayed");
+    }
+    eventually("stale entries are swept", || entries(&scheduler) < 20_000);
+    assert!(scheduler.is_empty());
+}
+
+#[test]
+fn promise_10_bounded_memory_under_schedule_and_cancel() {
+    churn(|_| 24 * HOUR);
+}
+
+/// Each is due before the one before, so each has something to tell to the worker.
+#[test]
+fn promise_10_bounded_memory_under_falling_deadlines() {
+    churn(|i| 24 * HOUR - Duration::from_millis(i));
+}
+
+#[test]
+fn promise_10_memory_is_reused_after_a_spike() {
+    let _alone = alone();
+    let scheduler = Scheduler::builder().build(|_: &u64, _: Large| {}).expect("in range");
+    let spike = || {
+        (0..100_000).for_each(|i| ignore(scheduler.schedule_with(i, [i; 32], 24 * HOUR).expect("open and not full")));
+        (0..100_000).for_each(|i| ignore(scheduler.cancel(&i)));
+    };
+    spike();
+    let before = resident_bytes();
+    (0..10).for_each(|_| spike());
+    if let (Some(before), Some(after)) = (before, resident_bytes()) {
+        assert!(after < before + (80 << 20), "{} MiB more after ten like it", (after - before) >> 20);
+    }
+    eventually("stale entries are swept", || entries(&scheduler) < 110_000);
+}
