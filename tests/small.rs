@@ -67,7 +67,13 @@ fn callers_race_with_the_tick() {
         let alive = Arc::new(AtomicUsize::new(0));
         let (scheduler, clock) =
             Scheduler::builder().shards(1).build_manual(|_: &String, _: Counted| {}).expect("valid settings");
-        let tick = |clock: ManualClock| move || (0..4).for_each(|_| drop(clock.advance(MS)));
+        let tick = |clock: ManualClock| {
+            move || {
+                for _ in 0..4 {
+                    clock.advance(MS);
+                }
+            }
+        };
         race(&scheduler, &alive, tick(clock.clone()));
         clock.advance(MS * 10);
         assert!(scheduler.is_empty());
@@ -87,7 +93,9 @@ fn callers_race_with_the_workers() {
             .executor(Executor::Inline)
             .build(|_: &String, _: Counted| {})
             .expect("valid settings");
-        race(&scheduler, &alive, || drop(scheduler.drain(|_, _| {})));
+        race(&scheduler, &alive, || {
+            scheduler.drain(|_, _| {});
+        });
         assert_conserved(&scheduler.stats());
         drop(scheduler);
         assert_eq!(alive.load(Relaxed), 0);
