@@ -1,0 +1,123 @@
+//! Cancel against everything that ends or begins a timer: the value comes out exactly once.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// The timer is due when the caller cancels it.
+const CANCEL_OR_FIRE: Model = Model::new("cancel_or_fire", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let mut worker = world.worker();
+    let caller = spawn({
+        let world = world.clone();
+        move || world.cancel(1, 1)
+    });
+    worker.turn(5);
+    let cancelled = join(caller);
+    worker.settle(6..=8);
+    match (cancelled, worker.fired().as_slice()) {
+        (Some(7), []) => outcome("cancelled"),
+        (None, [7]) => outcome("fired"),
+        both => panic!("the value came out {both:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(4);
+
+/// Two callers cancel, one by key and one by identity.
+const CANCEL_TWICE: Model = Model::new("cancel_twice", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let caller = spawn({
+        let world = world.clone();
+        move || world.cancel(1, 1)
+    });
+    let by_identity = world.cancel_this(0, timer);
+    let by_key = join(caller);
+    match (by_key, by_identity) {
+        (Some(7), None) => outcome("by key"),
+        (None, Some(7)) => outcome("by identity"),
+        both => panic!("the value came out {both:?}"),
+    }
+    world.end();
+})
+.preemptions(4);
+
+/// The timer is just beginning: it is in the index before its hint is in the mailbox.
+const CANCEL_THE_FIRST_FILING: Model = Model::new("cancel_the_first_filing", || {
+    let world = World::new();
+    let mut worker = world.worker();
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 7, 5).expect("not sealed").1
+    });
+    let canceller = spawn({
+        let world = world.clone();
+        move || world.cancel(0, 1)
+    });
+    worker.turn(5);
+    assert_eq!(join(author), None, "the key was free");
+    let cancelled = join(canceller);
+    worker.settle(6..=7);
+    match (cancelled, worker.fired().as_slice()) {
+        (Some(7), []) => outcome("cancelled"),
+        (None, [7]) => outcome("fired"),
+        both => panic!("the value came out {both:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(2);
+
+#[test]
+fn a_cancelled_timer_never_fires_and_a_fired_one_is_not_cancelled() {
+    CANCEL_OR_FIRE.reaches(&["cancelled", "fired"]);
+}
+
+#[test]
+fn two_cancels_share_one_value() {
+    CANCEL_TWICE.reaches(&["by key", "by identity"]);
+}
+
+#[test]
+fn a_cancel_of_a_timer_that_is_just_being_filed_is_exact() {
+    CANCEL_THE_FIRST_FILING.reaches(&["cancelled", "fired"]);
+}
+
+#[test]
+fn the_claim_must_be_one_step() {
+    let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
+    CANCEL_OR_FIRE.kills(claim, Change::Tear, "value 7 dropped twice");
+    CANCEL_TWICE.kills(claim, Change::Tear, "value 7 dropped twice");
+}
+
+#[test]
+fn the_value_must_be_published_with_the_word() {
+    let publish = place("word.rs", "self.0.compare_exchange(word.0, Word::pending(word.deadline()).0");
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    CANCEL_THE_FIRST_FILING.kills(publish, Change::Tear, "dropped twice");
+    // The worker or the canceller reads a node that it has not seen filled in: the list behind it, then the key.
+    CANCEL_THE_FIRST_FILING.kills(link, Change::DropRelease, "exceeded maximum number of branches");
+}
+
+const MODELS: &[Model] = &[CANCEL_OR_FIRE, CANCEL_TWICE, CANCEL_THE_FIRST_FILING];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("cancel", MODELS);
+}

@@ -1,0 +1,168 @@
+//! Sealing a shard against everything: nothing is lost, and nothing is accepted afterwards.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+const SEAL_OR_SCHEDULE: Model = Model::new("seal_or_schedule", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 7, 5).is_ok()
+    });
+    let closed = world.seal();
+    match (join(author), closed.as_slice()) {
+        (true, [7]) => outcome("accepted, closed"),
+        (false, []) => outcome("refused"),
+        other => panic!("accepted, closed: {other:?}"),
+    }
+    assert!(world.schedule(0, 2, 8, 5).is_err(), "nothing is accepted afterwards");
+    world.end();
+})
+.preemptions(3);
+
+const SEAL_OR_REPLACE: Model = Model::new("seal_or_replace", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).map(|(_, replaced)| replaced)
+    });
+    let closed = world.seal();
+    match (join(author), closed.as_slice()) {
+        (Ok(Some(7)), [8]) => outcome("replaced, closed"),
+        (Err(_), [7]) => outcome("refused"),
+        other => panic!("accepted, closed: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(3);
+
+const SEAL_OR_CANCEL: Model = Model::new("seal_or_cancel", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    world.given(2, 8, 5);
+    let caller = spawn({
+        let world = world.clone();
+        move || (world.cancel(1, 2), world.cancel_this(1, timer))
+    });
+    let closed = world.seal();
+    let (by_key, by_identity) = join(caller);
+    let mut out: Vec<_> = closed.iter().copied().chain(by_key).chain(by_identity).collect();
+    out.sort();
+    assert_eq!(out, [7, 8], "every value comes out once");
+    outcome(closed);
+    world.end();
+})
+.preemptions(3);
+
+const SEAL_OR_MOVE: Model = Model::new("seal_or_move", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let caller = spawn({
+        let world = world.clone();
+        move || world.reschedule(1, 1, 9)
+    });
+    assert_eq!(world.seal(), [7], "nothing else ends it");
+    outcome(join(caller));
+    world.end();
+})
+.preemptions(3);
+
+const SEAL_OR_FIRE: Model = Model::new("seal_or_fire", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let closer = spawn({
+        let world = world.clone();
+        move || world.seal()
+    });
+    let mut worker = world.worker();
+    worker.turn(5);
+    match (worker.fired().as_slice(), join(closer).as_slice()) {
+        ([7], []) => outcome("fired"),
+        ([], [7]) => outcome("closed"),
+        other => panic!("fired, closed: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
+/// Two authors of one key: the sealer may meet both timers on their way in.
+const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
+    let world = World::new();
+    let authors = [7, 8].map(|value| {
+        let world = world.clone();
+        spawn(move || world.schedule(1, 1, value, 5).map(|(_, replaced)| replaced))
+    });
+    let closed = world.seal();
+    let answers = authors.map(join);
+    match (answers, closed.as_slice()) {
+        ([Ok(None), Ok(Some(7))], [8]) => outcome("8 replaced 7"),
+        ([Ok(Some(8)), Ok(None)], [7]) => outcome("7 replaced 8"),
+        ([Ok(None), Err(_)], [7]) => outcome("only 7"),
+        ([Err(_), Ok(None)], [8]) => outcome("only 8"),
+        ([Err(_), Err(_)], []) => outcome("neither"),
+        other => panic!("answers, closed: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.without_stale_places();
+
+#[test]
+fn a_schedule_is_closed_or_refused() {
+    SEAL_OR_SCHEDULE.reaches(&["accepted, closed", "refused"]);
+    SEAL_OR_REPLACE.reaches(&["replaced, closed", "refused"]);
+    SEAL_OR_TWO.reaches(&["8 replaced 7", "7 replaced 8", "only 7", "only 8", "neither"]);
+}
+
+#[test]
+fn a_cancel_or_the_close_takes_the_value() {
+    SEAL_OR_CANCEL.reaches(&[vec![], vec![7], vec![8], vec![8, 7]]);
+}
+
+#[test]
+fn a_move_does_not_save_a_timer_from_the_close() {
+    SEAL_OR_MOVE.reaches(&[false, true]);
+}
+
+#[test]
+fn a_timer_fires_or_is_closed() {
+    SEAL_OR_FIRE.reaches(&["fired", "closed"]);
+}
+
+/// The claim torn, and the mark that forbids an insert.
+#[test]
+fn claim_and_mark_must_be_one_step() {
+    SEAL_OR_FIRE.kills(place("word.rs", "self.0.compare_exchange(seen.0, flags"), Change::Tear, "dropped twice");
+    SEAL_OR_SCHEDULE.kills(place("index.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::Tear, "");
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    SEAL_OR_SCHEDULE.kills(link, Change::Tear, "");
+}
+
+#[test]
+fn the_sealer_must_see_what_it_claims() {
+    SEAL_OR_SCHEDULE.kills(place("index.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::DropAcquire, "");
+}
+
+const MODELS: &[Model] = &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("close", MODELS);
+}

@@ -1,0 +1,231 @@
+//! The four rules of hints and promises (`src/shard/hint.rs`), and what breaks when one is not kept.
+//!
+//! Every model ends with ticks that pass one by one after all callers have returned: a pending timer without a hint
+//! at or before its deadline then fires late or never.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// A caller moves the timer away and back to before that, while the worker looks because of the first deadline.
+const MOVED_TWICE: Model = Model::new("moved_twice", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let caller = spawn({
+        let world = world.clone();
+        move || (world.reschedule_this(1, timer, 9), world.reschedule_this(1, timer, 7))
+    });
+    worker.turn(5);
+    let moved = join(caller);
+    worker.settle(6..=10);
+    match (moved, worker.firings.as_slice()) {
+        ((true, true), [firing]) if firing.at == 7 => outcome("moved twice"),
+        ((false, false), [firing]) if firing.at == 5 => outcome("fired"),
+        other => panic!("moved, fired: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(4);
+
+/// Rule 1. An author stops for ever at any step of its move to 5; another caller's move to 8 is kept all the same.
+const A_STALLED_AUTHOR_DELAYS_NOBODY: Model = Model::new("a_stalled_author_delays_nobody", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 20);
+    let mut worker = world.worker();
+    // Joined when all is over: until then it may be anywhere.
+    let author = spawn({
+        let world = world.clone();
+        move || world.reschedule_this(1, timer, 5)
+    });
+    assert!(world.reschedule_this(0, timer, 8), "nothing else ends it");
+    worker.turn(8);
+    match worker.firings.as_slice() {
+        [firing] => outcome(firing.due),
+        other => panic!("a stalled author delayed another caller's timer: {other:?}"),
+    }
+    join(author);
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
+/// Rule 3. An author's hint is looked at before its promise is made; the promise must not be made any more.
+const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 20);
+    let mut worker = world.worker();
+    let author = spawn({
+        let world = world.clone();
+        move || world.reschedule_this(1, timer, 5)
+    });
+    assert!(world.reschedule_this(0, timer, 30), "nothing else ends it");
+    worker.turn(5);
+    join(author);
+    let moved = world.reschedule_this(0, timer, 10);
+    worker.settle(6..=31);
+    match (moved, worker.firings.as_slice()) {
+        (true, [firing]) if firing.at == 10 => outcome("moved"),
+        (false, [firing]) if firing.at == 5 => outcome("fired"),
+        other => panic!("moved, fired: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
+/// A cancelled timer's promise stays with its node; the next timer on the node relies on it while the worker looks.
+const A_PROMISE_OUTLIVES_ITS_TIMER: Model = Model::new("a_promise_outlives_its_timer", || {
+    let world = World::new();
+    let first = world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    assert_eq!(world.cancel(0, 1), Some(7));
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 2, 8, 9).expect("not sealed").0
+    });
+    worker.turn(5);
+    assert_eq!(join(author).node, first.node, "the node is used again");
+    outcome(worker.wheel.len());
+    worker.settle(6..=10);
+    assert_eq!(worker.fired(), [8], "one timer was cancelled, the other is due");
+    drop(worker);
+    world.end();
+})
+.preemptions(4)
+.reclaims_early();
+
+/// As before, and somebody meets the new timer on its way in, and publishes it for its author.
+const PUBLISHED_BY_A_HELPER: Model = Model::new("published_by_a_helper", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    assert_eq!(world.cancel(0, 1), Some(7));
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 1, 8, 9)
+    });
+    worker.turn(5);
+    outcome(world.find(0, 1));
+    join(author);
+    worker.settle(6..=10);
+    assert_eq!(worker.fired(), [8], "one timer was cancelled, the other is due");
+    drop(worker);
+    world.end();
+})
+.preemptions(3)
+.reclaims_early();
+
+/// Two callers and the worker.
+const TWO_CALLERS: Model = Model::new("two_callers", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let mut worker = world.worker();
+    let callers = [(0, 7), (1, 9)].map(|(stripe, tick)| {
+        let world = world.clone();
+        spawn(move || world.reschedule_this(stripe, timer, tick))
+    });
+    worker.turn(5);
+    let moved = callers.map(join);
+    worker.settle(6..=10);
+    match (moved, worker.firings.as_slice()) {
+        ([true, true], [firing]) if [7, 9].contains(&firing.at) => outcome(firing.at),
+        ([false, false], [firing]) if firing.at == 5 => outcome(firing.at),
+        other => panic!("moved, fired: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(2);
+
+#[test]
+fn every_pending_timer_has_a_hint_at_or_before_its_deadline() {
+    MOVED_TWICE.reaches(&["moved twice", "fired"]);
+    TWO_CALLERS.reaches(&[5, 7, 9]);
+}
+
+#[test]
+fn an_author_that_stops_delays_nobody_elses_timer() {
+    A_STALLED_AUTHOR_DELAYS_NOBODY.reaches(&[5, 8]);
+}
+
+#[test]
+fn an_author_that_goes_on_late_promises_nothing() {
+    A_LATE_PROMISE_IS_VOID.reaches(&["moved", "fired"]);
+}
+
+#[test]
+fn a_node_that_is_used_again_keeps_its_promise() {
+    A_PROMISE_OUTLIVES_ITS_TIMER.reaches(&[0, 1]);
+}
+
+#[test]
+fn a_timer_that_a_helper_published_is_announced() {
+    PUBLISHED_BY_A_HELPER.reaches(&[None, Some(9)]);
+}
+
+/// The push of a hint, put off until after its promise.
+#[test]
+fn rule_1_push_first_promise_later() {
+    let push = place("mailbox.rs", "slot.compare_exchange(0, hint.to_bits()");
+    let promise = place("hint.rs", "self.0.compare_exchange(seen.0, seen.promising(tick).0");
+    A_STALLED_AUTHOR_DELAYS_NOBODY.kills(push, Change::Postpone(promise), "delayed another caller's timer");
+}
+
+/// The withdrawal of a promise, put off until after the look.
+#[test]
+fn rule_2_withdraw_before_looking() {
+    let withdraw = place("hint.rs", "self.0.compare_exchange(seen.0, next.0");
+    let look = place("word.rs", "self.0.fetch_add(0, AcqRel)");
+    MOVED_TWICE.kills(withdraw, Change::Postpone(look), "fired late");
+}
+
+/// A look that leaves the version as it is.
+#[test]
+fn rule_3_every_look_raises_the_version() {
+    const VERSION: u64 = !((1 << 37) - 1);
+    let withdraw = place("hint.rs", "self.0.compare_exchange(seen.0, next.0");
+    let keep_version = Change::Rewrite(|seen, next| seen & VERSION | next & !VERSION);
+    A_LATE_PROMISE_IS_VOID.kills(withdraw, keep_version, "fired late");
+}
+
+/// The look's own read-modify-write is what orders it against a caller's.
+#[test]
+fn the_look_must_be_a_read_modify_write() {
+    let look = place("word.rs", "self.0.fetch_add(0, AcqRel)");
+    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
+    MOVED_TWICE.kills(look, Change::Tear, "");
+    MOVED_TWICE.kills(look, Change::DropRelease, "fired late");
+    MOVED_TWICE.kills(move_to, Change::DropAcquire, "fired late");
+}
+
+const MODELS: &[Model] = &[
+    MOVED_TWICE,
+    A_STALLED_AUTHOR_DELAYS_NOBODY,
+    A_LATE_PROMISE_IS_VOID,
+    A_PROMISE_OUTLIVES_ITS_TIMER,
+    PUBLISHED_BY_A_HELPER,
+    TWO_CALLERS,
+];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("hint", MODELS);
+}

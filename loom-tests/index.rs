@@ -1,0 +1,161 @@
+//! The index grows while it is used: a new bucket is linked in by whoever needs it first.
+//!
+//! It begins with two buckets; the third timer makes it four. Hashes 3 and 7 share a bucket of either size.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 1;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// Two timers for a bucket that nobody has used yet: one links it in, the other goes around it.
+const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || (world.schedule(1, 3, 7, 5).is_ok(), world.find(1, 3))
+    });
+    assert!(world.schedule(0, 7, 8, 6).is_ok());
+    assert_eq!(world.find(0, 7), Some(6));
+    assert_eq!(join(author), (true, Some(5)));
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (Some(5), Some(6)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// The array doubles, and a bucket is linked in between a key and the entrance that led to it.
+const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    world.given(1, 8, 6);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 9, 7)
+    });
+    assert_eq!(world.find(0, 3), Some(5), "the key is never absent");
+    outcome(world.find(0, 7));
+    join(author);
+    assert_eq!(world.seal(), [8, 7, 9]);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    world.given(1, 8, 6);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 9, 7)
+    });
+    assert_eq!((world.cancel(0, 3), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
+    join(author);
+    assert_eq!((world.find(0, 3), world.find(0, 1), world.find(0, 7)), (None, None, Some(7)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
+    let world = World::new();
+    world.given(1, 8, 6);
+    world.given(2, 6, 6);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 3, 7, 7)
+    });
+    assert!(world.schedule(0, 7, 9, 8).is_ok());
+    assert_eq!(world.find(0, 7), Some(8));
+    join(author);
+    let all = [1, 2, 3, 7].map(|key| world.find(0, key));
+    assert_eq!(all, [Some(6), Some(6), Some(7), Some(8)]);
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// A reader who knows from elsewhere that the timer is there must find it, by whatever entrance.
+const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
+    let world = World::new();
+    let told = std::rc::Rc::new(sync::AtomicU64::new(0));
+    let author = spawn({
+        let (world, told) = (world.clone(), std::rc::Rc::clone(&told));
+        move || {
+            world.start(1, 3, 7, 5);
+            told.store(1, sync::Ordering::Release);
+        }
+    });
+    let was_told = told.load(sync::Ordering::Acquire) == 1;
+    let found = world.find(0, 7).is_none().then(|| world.find(0, 3)).flatten();
+    assert!(found == Some(5) || !was_told, "told of a timer that is not there");
+    outcome((was_told, found));
+    join(author);
+    assert_eq!(world.seal(), [7]);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 3, 8, 5).is_ok() as usize + world.schedule(1, 2, 9, 5).is_ok() as usize
+    });
+    let closed = world.seal();
+    let accepted = join(author);
+    assert_eq!(closed.len(), 1 + accepted, "what was accepted is closed, once");
+    outcome(closed);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+#[test]
+fn a_new_bucket_hides_nothing() {
+    A_NEW_BUCKET_FOR_TWO.reaches(&[[7, 8]]);
+    GROWTH_OR_FIND.reaches(&[None, Some(7)]);
+    TOLD_OR_NOT.reaches(&[(false, None), (false, Some(5)), (true, Some(5))]);
+}
+
+#[test]
+fn growth_disturbs_neither_removal_nor_insertion() {
+    GROWTH_OR_REMOVE.reaches(&[[9]]);
+    GROWTH_OR_INSERT.reaches(&[[6, 8, 7, 9]]);
+}
+
+#[test]
+fn growth_opens_no_way_around_the_seal() {
+    GROWTH_OR_SEAL.reaches(&[vec![7], vec![7, 8], vec![9, 7, 8]]);
+}
+
+#[test]
+fn a_bucket_must_be_claimed_in_one_step() {
+    let claim = place("index.rs", "self.0.compare_exchange(0, CLAIMED");
+    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "");
+}
+
+const MODELS: &[Model] =
+    &[A_NEW_BUCKET_FOR_TWO, GROWTH_OR_FIND, GROWTH_OR_REMOVE, GROWTH_OR_INSERT, TOLD_OR_NOT, GROWTH_OR_SEAL];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("index", MODELS);
+}

@@ -1,0 +1,117 @@
+//! Timers that begin at the same time: of one key, or of two keys with one hash.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// Two first schedules of one key.
+const ONE_KEY_TWICE: Model = Model::new("one_key_twice", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 7, 5).expect("not sealed").1
+    });
+    let mine = world.schedule(0, 1, 8, 6).expect("not sealed").1;
+    let theirs = join(author);
+    let due = world.find(0, 1);
+    match (mine, theirs, due, world.seal().as_slice()) {
+        (None, Some(8), Some(5), [7]) => outcome("mine first"),
+        (Some(7), None, Some(6), [8]) => outcome("theirs first"),
+        other => panic!("replaced, replaced, due, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// Two keys of one hash: neither hides the other.
+const TWO_KEYS_OF_ONE_HASH: Model = Model::new("two_keys_of_one_hash", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || (world.schedule(1, 1, 7, 5).expect("not sealed").1, world.find(1, 1))
+    });
+    let mine = (world.schedule(0, 11, 8, 6).expect("not sealed").1, world.find(0, 11));
+    assert_eq!(mine, (None, Some(6)));
+    assert_eq!(join(author), (None, Some(5)));
+    assert_eq!((world.find(0, 1), world.find(0, 11)), (Some(5), Some(6)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// The same, while one of them goes again.
+const INSERT_BESIDE_A_REMOVAL: Model = Model::new("insert_beside_a_removal", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || (world.schedule(1, 11, 8, 6).expect("not sealed").1, world.cancel(1, 21))
+    });
+    assert_eq!(world.cancel(0, 1), Some(7), "nothing else ends it");
+    assert_eq!(join(author), (None, None));
+    assert_eq!((world.find(0, 1), world.find(0, 11)), (None, Some(6)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// An author, and a reader who sees it all or nothing.
+const SEEN_WHOLE_OR_NOT: Model = Model::new("seen_whole_or_not", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 1, 7, 5)
+    });
+    outcome((world.find(0, 1), world.find(0, 11)));
+    join(author);
+    assert_eq!(world.seal(), [7]);
+    world.end();
+});
+
+#[test]
+fn two_first_schedules_of_one_key_leave_one_timer() {
+    ONE_KEY_TWICE.reaches(&["mine first", "theirs first"]);
+}
+
+#[test]
+fn keys_of_one_hash_do_not_hide_each_other() {
+    TWO_KEYS_OF_ONE_HASH.reaches(&[[7, 8], [8, 7]]);
+    INSERT_BESIDE_A_REMOVAL.reaches(&[[8]]);
+}
+
+#[test]
+fn a_reader_sees_a_new_timer_whole_or_not_at_all() {
+    SEEN_WHOLE_OR_NOT.reaches(&[(None::<u64>, None::<u64>), (Some(5), None)]);
+}
+
+#[test]
+fn linking_must_be_one_step_that_publishes() {
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    ONE_KEY_TWICE.kills(link, Change::Tear, "");
+    TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "");
+    SEEN_WHOLE_OR_NOT.kills(link, Change::DropRelease, "");
+    SEEN_WHOLE_OR_NOT.kills(place("index.rs", "Link(self.0.load(Acquire))"), Change::DropAcquire, "");
+}
+
+const MODELS: &[Model] = &[ONE_KEY_TWICE, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("insert", MODELS);
+}

@@ -1,0 +1,181 @@
+//! `schedule` of a key that has a timer: one timer survives, every value comes out once, the key is never absent.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// The old timer is due when the new one comes.
+const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let mut worker = world.worker();
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    worker.turn(5);
+    let replaced = join(author);
+    worker.settle(6..=10);
+    match (replaced, worker.fired().as_slice()) {
+        (Some(7), [8]) => outcome("replaced"),
+        (None, [7, 8]) => outcome("fired"),
+        other => panic!("replaced and fired: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
+const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    let cancelled = world.cancel(0, 1);
+    let replaced = join(author);
+    match (replaced, cancelled, world.seal().as_slice()) {
+        (Some(7), Some(8), []) => outcome("new one cancelled"),
+        (None, Some(7), [8]) => outcome("old one cancelled"),
+        other => panic!("replaced, cancelled, left: {other:?}"),
+    }
+    world.end();
+});
+
+const REPLACE_OR_MOVE: Model = Model::new("replace_or_move", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let mut worker = world.worker();
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    assert!(world.reschedule(0, 1, 7), "the key is never absent");
+    assert_eq!(join(author), Some(7));
+    worker.settle(6..=10);
+    match worker.firings.as_slice() {
+        [firing] if firing.value == 8 => outcome(firing.at),
+        other => panic!("{other:?}"),
+    }
+    drop(worker);
+    world.end();
+});
+
+const REPLACE_TWICE: Model = Model::new("replace_twice", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    let mine = world.schedule(0, 1, 9, 9).expect("not sealed").1;
+    let theirs = join(author);
+    match (mine, theirs, world.seal().as_slice()) {
+        (Some(7), Some(9), [8]) => outcome("mine first"),
+        (Some(8), Some(7), [9]) => outcome("theirs first"),
+        other => panic!("replaced, replaced, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2);
+
+/// Another key of the same hash stands in front, so that the reader is under way when the new timer comes.
+const NEVER_ABSENT: Model = Model::new("never_absent", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    world.given(11, 70, 50);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    match world.find(0, 1) {
+        Some(due) => outcome(due),
+        None => panic!("the key was absent"),
+    }
+    assert_eq!(join(author), Some(7));
+    assert_eq!(world.seal(), [8, 70]);
+    world.end();
+})
+.preemptions(3);
+
+/// Two authors and a reader: the reader meets a timer that is on its way in, and helps.
+const NEVER_ABSENT_BETWEEN_TWO: Model = Model::new("never_absent_between_two", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let authors = [(8, 8), (9, 9)].map(|(value, tick)| {
+        let world = world.clone();
+        spawn(move || world.schedule(1, 1, value, tick).expect("not sealed").1)
+    });
+    match world.find(0, 1) {
+        Some(due) => outcome(due),
+        None => panic!("the key was absent"),
+    }
+    let mut out: Vec<_> = authors.map(join).into_iter().flatten().chain(world.seal()).collect();
+    out.sort();
+    assert_eq!(out, [7, 8, 9], "every value comes out once");
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.without_stale_places();
+
+#[test]
+fn an_old_timer_is_replaced_or_fires_but_not_both() {
+    REPLACE_OR_FIRE.reaches(&["replaced", "fired"]);
+}
+
+#[test]
+fn a_cancel_takes_the_old_timer_or_the_new_one() {
+    REPLACE_OR_CANCEL.reaches(&["new one cancelled", "old one cancelled"]);
+}
+
+#[test]
+fn a_move_reaches_the_old_timer_or_the_new_one() {
+    REPLACE_OR_MOVE.reaches(&[7, 9]);
+}
+
+#[test]
+fn two_schedules_of_one_key_leave_one_timer() {
+    REPLACE_TWICE.reaches(&["mine first", "theirs first"]);
+}
+
+#[test]
+fn a_key_that_is_being_replaced_is_never_absent() {
+    NEVER_ABSENT.reaches(&[5, 9]);
+    NEVER_ABSENT_BETWEEN_TWO.reaches(&[5, 8, 9]);
+}
+
+#[test]
+fn the_replacement_must_be_one_step() {
+    let replace = place("word.rs", "self.0.compare_exchange(seen.0, Word::replaced_by(successor).0");
+    REPLACE_OR_FIRE.kills(replace, Change::Tear, "lost");
+    REPLACE_OR_CANCEL.kills(replace, Change::Tear, "");
+}
+
+#[test]
+fn the_link_must_be_one_step() {
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    REPLACE_TWICE.kills(link, Change::Tear, "");
+}
+
+const MODELS: &[Model] =
+    &[REPLACE_OR_FIRE, REPLACE_OR_CANCEL, REPLACE_OR_MOVE, REPLACE_TWICE, NEVER_ABSENT, NEVER_ABSENT_BETWEEN_TWO];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("replace", MODELS);
+}

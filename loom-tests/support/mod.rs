@@ -1,0 +1,376 @@
+//! Runs the models: explores, collects outcomes, puts faults in. What the models share of a scheduler is in `world`.
+
+mod world;
+
+pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate, stall_before};
+pub(crate) use world::{Firing, TICK_0, Value, Worker, World};
+
+use crate::sync::{self, Loads, Operation, Order, Setting};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Once;
+
+/// The shipped files, to find a place by what is written there.
+const SOURCES: [(&str, &str); 9] = [
+    ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
+    ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
+    ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
+    ("src/shard/mailbox.rs", include_str!("../../src/shard/mailbox.rs")),
+    ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
+    ("src/shard/segments.rs", include_str!("../../src/shard/segments.rs")),
+    ("src/shard/slab.rs", include_str!("../../src/shard/slab.rs")),
+    ("src/shard/tick.rs", include_str!("../../src/shard/tick.rs")),
+    ("src/shard/word.rs", include_str!("../../src/shard/word.rs")),
+];
+
+/// The lines where `snippet` stands, white space aside. It must stand in that file exactly once.
+pub(crate) fn place(file: &str, snippet: &str) -> Lines {
+    let (file, source) = SOURCES
+        .iter()
+        .find(|(name, _)| name.ends_with(file))
+        .unwrap_or_else(|| panic!("{file} is not among the shipped files"));
+    let wanted: String = snippet.split_whitespace().collect();
+    let mut squeezed = String::new();
+    let mut lines = Vec::new();
+    for (number, line) in source.lines().enumerate() {
+        for letter in line.chars().filter(|letter| !letter.is_whitespace()) {
+            squeezed.push(letter);
+            lines.resize(squeezed.len(), number as u32 + 1);
+        }
+    }
+    let found: Vec<_> = squeezed.match_indices(&wanted).map(|(at, _)| at).collect();
+    assert!(found.len() == 1, "`{snippet}` stands {} times in {file}: the mutant needs a new snippet", found.len());
+    let last = found[0] + wanted.len() - 1;
+    Lines { file, first_line: lines[found[0]], last_line: lines[last], column: 0 }
+}
+
+/// More than this and the model must be made smaller: a failure, where loom's own limits would make it a pass.
+const MAX_EXECUTIONS: u64 = 300_000;
+const TOO_MANY: &str = "the model is too large to be explored";
+
+/// One race.
+#[derive(Clone, Copy)]
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    /// How often a thread may be interrupted; `None`: as often as it likes.
+    pub(crate) preemptions: Option<usize>,
+    /// Reclaim as early as it is legal; else not before the end of the model.
+    pub(crate) reclaim_early: bool,
+    pub(crate) plain_preemptions: Option<usize>,
+    /// Explored with one stale place at a time, too.
+    pub(crate) stale_places: bool,
+    pub(crate) run: fn(),
+}
+
+impl Model {
+    pub(crate) const fn new(name: &'static str, run: fn()) -> Self {
+        Self { name, preemptions: Some(3), plain_preemptions: Some(3), reclaim_early: false, stale_places: true, run }
+    }
+
+    pub(crate) const fn preemptions(self, bound: usize) -> Self {
+        Self { preemptions: Some(bound), plain_preemptions: Some(bound), ..self }
+    }
+
+    /// With plain loads, which loom may have to explore more of.
+    pub(crate) const fn plain_preemptions(self, bound: usize) -> Self {
+        Self { plain_preemptions: Some(bound), ..self }
+    }
+
+    pub(crate) const fn reclaims_early(self) -> Self {
+        Self { reclaim_early: true, ..self }
+    }
+
+    pub(crate) const fn without_stale_places(self) -> Self {
+        Self { stale_places: false, ..self }
+    }
+
+    /// Passes, and reaches exactly these outcomes, counting both ways of loading.
+    pub(crate) fn reaches<O: Debug>(&self, expected: &[O]) {
+        let mut outcomes = BTreeSet::new();
+        let [mut visible, mut plain, mut stale] = [0; 3];
+        for loads in self.ways() {
+            let explored = self.explore(loads, None, false);
+            *match loads {
+                Loads::Visible => &mut visible,
+                Loads::Plain => &mut plain,
+                Loads::StaleAt(_) => &mut stale,
+            } += explored.executions;
+            if let Err(failure) = explored.result {
+                panic!("{} with {loads:?} loads: {failure}", self.name);
+            }
+            outcomes.extend(explored.outcomes);
+        }
+        println!("{}: {visible} + {plain} + {stale} executions, outcomes {outcomes:?}", self.name);
+        let expected: BTreeSet<_> = expected.iter().map(|outcome| format!("{outcome:?}")).collect();
+        assert_eq!(outcomes, expected, "{}: the outcomes reached are not those expected", self.name);
+    }
+
+    /// Plain loads, visible loads, and for each place that loads, all the others visible.
+    fn ways(&self) -> Vec<Loads> {
+        if !self.stale_places {
+            return vec![Loads::Visible, Loads::Plain];
+        }
+        self.explore(Loads::Visible, None, true);
+        let loads = sync::recorded_places().into_iter().filter_map(|(place, operation)| match operation {
+            Operation::Load(_) => Some(Loads::StaleAt(place.into())),
+            _ => None,
+        });
+        [Loads::Visible, Loads::Plain].into_iter().chain(loads).collect()
+    }
+
+    /// With this fault in the shipped code the model fails, and for this reason.
+    #[track_caller]
+    pub(crate) fn kills(&self, lines: Lines, change: Change, reason: &str) {
+        match self.fails(lines, change) {
+            Some(failure) => {
+                assert!(failure.contains(reason), "{}: expected `{reason}`, got: {failure}", self.name);
+            }
+            None => panic!("{}: survived {change:?} at {lines:?}", self.name),
+        }
+    }
+
+    /// How the model fails with this fault in the shipped code, if it does.
+    pub(crate) fn fails(&self, lines: Lines, change: Change) -> Option<String> {
+        let stale = std::iter::once(()).flat_map(|()| self.ways().into_iter().skip(2));
+        for loads in [Loads::Visible, Loads::Plain].into_iter().chain(stale) {
+            let explored = self.explore(loads, Some((lines, change)), false);
+            assert!(explored.mutant_was_reached, "{}: {lines:?} is not on its way", self.name);
+            if let Err(failure) = explored.result {
+                println!("{}: {change:?} killed with {loads:?} loads: {failure}", self.name);
+                return Some(failure);
+            }
+        }
+        None
+    }
+
+    fn explore(&self, loads: Loads, mutant: Option<(Lines, Change)>, record: bool) -> Explored {
+        record_panics();
+        let setting = Setting { loads, mutant, reclaim_early: self.reclaim_early };
+        sync::configure(setting, record);
+        OUTCOMES.take();
+        EXECUTIONS.set(0);
+        QUIET.set(true);
+        let mut builder = loom::model::Builder::new();
+        // Never from the environment: a run that ends early would pass.
+        (builder.max_duration, builder.max_permutations) = (None, None);
+        builder.preemption_bound = match loads {
+            // One of some thirty runs, so each is smaller: one or two preemptions show what one stale load does.
+            Loads::StaleAt(_) => Some(self.preemptions.map_or(2, |bound| (bound - 1).min(2))),
+            Loads::Plain => self.plain_preemptions,
+            Loads::Visible => self.preemptions,
+        };
+        builder.max_branches = 20_000;
+        let run = self.run;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            builder.check(move || {
+                EXECUTIONS.set(EXECUTIONS.get() + 1);
+                assert!(EXECUTIONS.get() <= MAX_EXECUTIONS, "{TOO_MANY}");
+                FIRST_PANIC.take();
+                release_quarantine();
+                sync::begin_execution();
+                world::begin_execution();
+                run();
+                sync::epoch::finish();
+                world::end_execution();
+                // `same_key` and `drop_key` catch what unwinds through a key's code, loom's own findings included.
+                if let Some(message) = FIRST_PANIC.take() {
+                    panic!("{message}");
+                }
+            });
+        }));
+        QUIET.set(false);
+        sync::end_exploration();
+        let result = result.map_err(|_| FIRST_PANIC.take().unwrap_or_else(|| "a panic without a message".into()));
+        Explored {
+            result,
+            executions: EXECUTIONS.get(),
+            outcomes: OUTCOMES.take(),
+            mutant_was_reached: sync::mutant_was_reached(),
+        }
+    }
+}
+
+struct Explored {
+    result: Result<(), String>,
+    executions: u64,
+    outcomes: BTreeSet<String>,
+    mutant_was_reached: bool,
+}
+
+thread_local! {
+    static OUTCOMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    static EXECUTIONS: Cell<u64> = const { Cell::new(0) };
+    static FIRST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes what this execution of the model came to.
+pub(crate) fn outcome(outcome: impl Debug) {
+    OUTCOMES.with_borrow_mut(|outcomes| outcomes.insert(format!("{outcome:?}")));
+}
+
+/// Keeps the message of the first panic of an execution, and keeps quiet about those of models.
+fn record_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let default_hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                return default_hook(info);
+            }
+            let text = info.payload().downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| info.payload().downcast_ref::<String>().cloned());
+            let at = info.location().map(ToString::to_string).unwrap_or_default();
+            FIRST_PANIC.with_borrow_mut(|first| {
+                first.get_or_insert_with(|| format!("{} ({at})", text.unwrap_or_default()));
+            });
+        }));
+    });
+}
+
+thread_local! {
+    static PARAMETER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A number that a test sets for its model, which cannot capture anything.
+pub(crate) fn parameter() -> usize {
+    PARAMETER.get()
+}
+
+pub(crate) fn set_parameter(parameter: usize) {
+    PARAMETER.set(parameter);
+}
+
+/// Starts a thread of the model.
+pub(crate) fn spawn<R: 'static>(run: impl FnOnce() -> R + 'static) -> loom::thread::JoinHandle<R> {
+    loom::thread::spawn(run)
+}
+
+/// As `spawn` and `join`: what the thread answered.
+pub(crate) fn join<R>(handle: loom::thread::JoinHandle<R>) -> R {
+    handle.join().expect("a thread of a model panicked")
+}
+
+// --- every fault at every place -----------------------------------------------------------------------------------
+
+fn changes(operation: Operation) -> Vec<Change> {
+    let acquires = |order| matches!(order, Order::Acquire | Order::AcqRel | Order::SeqCst);
+    let releases = |order| matches!(order, Order::Release | Order::AcqRel | Order::SeqCst);
+    let mut changes = Vec::new();
+    match operation {
+        Operation::Load(order) => changes.extend(acquires(order).then_some(Change::DropAcquire)),
+        Operation::Store(order) => changes.extend(releases(order).then_some(Change::DropRelease)),
+        Operation::Modify(order) => {
+            changes.push(Change::Tear);
+            changes.extend(acquires(order).then_some(Change::DropAcquire));
+            changes.extend(releases(order).then_some(Change::DropRelease));
+        }
+        Operation::Exchange(success, failure) => {
+            changes.push(Change::Tear);
+            changes.extend(acquires(success).then_some(Change::DropAcquire));
+            changes.extend(releases(success).then_some(Change::DropRelease));
+            changes.extend(acquires(failure).then_some(Change::RelaxFailure));
+        }
+        Operation::Fence(_) => changes.extend([Change::DropFence, Change::WeakenFence]),
+    }
+    changes
+}
+
+/// Tries every change of an ordering and every torn operation at every place that the models reach; one line for each
+/// on standard output and in `target/loom-sweep/<file>.txt`: `killed` or `SURVIVED`, place, change, by whom and why.
+pub(crate) fn sweep(file: &str, models: &[Model]) {
+    use std::fmt::Write as _;
+    let mut places = BTreeSet::new();
+    let mut ways = Vec::new();
+    for model in models {
+        for loads in model.ways() {
+            let explored = model.explore(loads, None, true);
+            explored.result.unwrap_or_else(|failure| panic!("{}: {failure}", model.name));
+            let reached: BTreeSet<_> = sync::recorded_places().into_iter().collect();
+            places.extend(reached.iter().copied());
+            ways.push((model, loads, reached, explored.executions));
+        }
+    }
+    // The cheapest first.
+    ways.sort_by_key(|(_, _, _, executions)| *executions);
+    let mut report = String::new();
+    for (place, operation) in places.iter().filter(|(place, _)| place.file.starts_with("src/")) {
+        let lines = Lines::from(*place);
+        for change in changes(*operation) {
+            let killer = ways.iter().filter(|(_, _, reached, _)| reached.contains(&(*place, *operation))).find_map(
+                |(model, loads, _, _)| {
+                    let explored = model.explore(*loads, Some((lines, change)), false);
+                    explored.result.err().map(|failure| format!("{} ({failure})", model.name))
+                },
+            );
+            let source = SOURCES.iter().find(|(name, _)| *name == place.file);
+            let code = source.and_then(|(_, source)| source.lines().nth(place.line as usize - 1)).unwrap_or("").trim();
+            let verdict = if killer.is_some() { "killed" } else { "SURVIVED" };
+            let by = killer.unwrap_or_default();
+            let by = by.lines().next().unwrap_or_default();
+            let line = format!("{verdict}\t{}:{}\t{change:?}\t{code}\t{by}", place.file, place.line);
+            println!("{line}");
+            let _ = writeln!(report, "{line}");
+        }
+    }
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/loom-sweep");
+    std::fs::create_dir_all(&folder).expect("a folder for the report");
+    std::fs::write(folder.join(format!("{file}.txt")), report).expect("a file for the report");
+}
+
+// --- freed memory is kept until the end of the execution ------------------------------------------------------------
+
+/// Frees nothing that the epoch gives back before the execution is over, but overwrites it: whoever still uses it
+/// finds garbage, every time.
+struct Quarantine;
+
+thread_local! {
+    static QUARANTINE: Cell<bool> = const { Cell::new(false) };
+    static KEPT: RefCell<Vec<(*mut u8, Layout)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Quarantine = Quarantine;
+
+// SAFETY: the system's allocator, except that some memory is freed later than asked.
+unsafe impl GlobalAlloc for Quarantine {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if QUARANTINE.try_with(Cell::get).unwrap_or(false) {
+            // SAFETY: the caller gives the memory up.
+            unsafe { pointer.write_bytes(0xdd, layout.size()) };
+            QUARANTINE.set(false);
+            KEPT.with_borrow_mut(|kept| kept.push((pointer, layout)));
+            QUARANTINE.set(true);
+        } else {
+            // SAFETY: as the caller promises.
+            unsafe { System.dealloc(pointer, layout) };
+        }
+    }
+}
+
+/// Runs what the epoch has deferred. What it frees stays readable, as garbage, until the next execution begins.
+pub(crate) fn with_quarantine(deferred: Box<dyn FnOnce()>) {
+    QUARANTINE.set(true);
+    deferred();
+    QUARANTINE.set(false);
+}
+
+fn release_quarantine() {
+    QUARANTINE.set(false);
+    for (pointer, layout) in KEPT.take() {
+        // SAFETY: kept by `dealloc`, which was told to free it.
+        unsafe { System.dealloc(pointer, layout) };
+    }
+}
+
+/// A thread's answer that another thread reads without waiting for it. Orders nothing.
+pub(crate) type Note<T> = Rc<Cell<Option<T>>>;

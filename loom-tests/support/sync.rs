@@ -1,0 +1,903 @@
+//! `src/sync.rs` made of loom's types: the same names, so that the files of `src/shard` compile against either.
+//!
+//! Every atomic operation knows the line that it was called from ([`Place`]). Through that a test can make loads
+//! *visible*, or break exactly one place of the shipped code; see [`super::support`] and `loom-tests/README.md`.
+
+#![allow(dead_code, reason = "not every model uses every part; `src/sync.rs` itself is checked by the library")]
+
+pub(crate) use crate::size;
+pub(crate) use std::sync::atomic::Ordering;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::Location;
+use std::rc::Rc;
+
+/// A line of `src/`, and what kind of operation is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place {
+    pub(crate) file: &'static str,
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+impl Place {
+    fn of(location: &'static Location<'static>) -> Self {
+        let file = location.file();
+        Self { file: &file[file.find("src/").unwrap_or(0)..], line: location.line(), column: location.column() }
+    }
+}
+
+/// What is done at a place, with which orderings.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Operation {
+    Load(Order),
+    Store(Order),
+    /// A read-modify-write that always succeeds.
+    Modify(Order),
+    /// Orderings of success and failure.
+    Exchange(Order, Order),
+    Fence(Order),
+}
+
+/// `Ordering`, ordered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Order {
+    Relaxed,
+    Acquire,
+    Release,
+    AcqRel,
+    SeqCst,
+}
+
+impl From<Ordering> for Order {
+    fn from(order: Ordering) -> Self {
+        match order {
+            Ordering::Relaxed => Self::Relaxed,
+            Ordering::Acquire => Self::Acquire,
+            Ordering::Release => Self::Release,
+            Ordering::AcqRel => Self::AcqRel,
+            _ => Self::SeqCst,
+        }
+    }
+}
+
+fn without_acquire(order: Ordering) -> Ordering {
+    match order {
+        Ordering::Acquire | Ordering::Relaxed => Ordering::Relaxed,
+        _ => Ordering::Release,
+    }
+}
+
+fn without_release(order: Ordering) -> Ordering {
+    match order {
+        Ordering::Release | Ordering::Relaxed => Ordering::Relaxed,
+        _ => Ordering::Acquire,
+    }
+}
+
+/// The ordering of the load in a torn read-modify-write; a mere exchange that fails takes nothing else.
+fn load_part(order: Ordering) -> Ordering {
+    match order {
+        Ordering::Relaxed | Ordering::Release => Ordering::Relaxed,
+        _ => Ordering::Acquire,
+    }
+}
+
+fn store_part(order: Ordering) -> Ordering {
+    match order {
+        Ordering::Relaxed | Ordering::Acquire => Ordering::Relaxed,
+        _ => Ordering::Release,
+    }
+}
+
+/// One fault, put into one place of the shipped code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The operation (of an exchange: if it succeeds) acquires nothing.
+    DropAcquire,
+    /// The operation releases nothing.
+    DropRelease,
+    /// An exchange that fails acquires nothing.
+    RelaxFailure,
+    /// A fence is not there.
+    DropFence,
+    /// A fence is there, but is not in one order with the others.
+    WeakenFence,
+    /// A read-modify-write becomes a load and a store.
+    Tear,
+    /// A read-modify-write pretends to have happened, and happens only after the same thread's next operation at
+    /// the other place.
+    Postpone(Lines),
+    /// Writes another value than the code says: of the value that was expected or found, and the one to be written.
+    Rewrite(fn(u64, u64) -> u64),
+    /// A load takes what it finds and leaves this value: a claim.
+    LoadBecomesSwap(u64),
+}
+
+/// Lines of a file, as a test names them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lines {
+    pub(crate) file: &'static str,
+    pub(crate) first_line: u32,
+    pub(crate) last_line: u32,
+    /// 0: any.
+    pub(crate) column: u32,
+}
+
+impl From<Place> for Lines {
+    fn from(place: Place) -> Self {
+        Self { file: place.file, first_line: place.line, last_line: place.line, column: place.column }
+    }
+}
+
+impl Lines {
+    pub(crate) fn contains(&self, place: &Place) -> bool {
+        (self.first_line..=self.last_line).contains(&place.line)
+            && (self.column == 0 || self.column == place.column)
+            && self.file == place.file
+    }
+}
+
+/// How loom is made to see loads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Loads {
+    /// As they are: they may be stale, but loom overlooks interleavings between a load and what follows it.
+    #[default]
+    Plain,
+    /// Each load is a compare-exchange that fails: never stale, and all interleavings are explored.
+    Visible,
+    /// Visible everywhere but in this place.
+    StaleAt(Lines),
+}
+
+/// What holds for the model that this OS thread runs. (All threads of a model run on one OS thread.)
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Setting {
+    pub(crate) loads: Loads,
+    pub(crate) mutant: Option<(Lines, Change)>,
+    /// Whether retired memory comes back as early as it may, or only at the end.
+    pub(crate) reclaim_early: bool,
+}
+
+type Postponed = (Lines, loom::thread::ThreadId, Box<dyn FnOnce()>);
+
+thread_local! {
+    static SETTING: Cell<Setting> = Cell::default();
+    static IN_MODEL: Cell<bool> = const { Cell::new(false) };
+    static PLACES: RefCell<BTreeMap<(Place, Operation), u64>> = RefCell::default();
+    static RECORD: Cell<bool> = const { Cell::new(false) };
+    static MUTANT_WAS_REACHED: Cell<bool> = const { Cell::new(false) };
+    static POSTPONED: RefCell<Vec<Postponed>> = const { RefCell::new(Vec::new()) };
+    static STALL: RefCell<Vec<Stall>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(crate) fn configure(setting: Setting, record: bool) {
+    SETTING.set(setting);
+    RECORD.set(record);
+    MUTANT_WAS_REACHED.set(false);
+    PLACES.take();
+}
+
+/// Forgets what an earlier execution left behind.
+pub(crate) fn begin_execution() {
+    IN_MODEL.set(true);
+    forget();
+    epoch::begin_execution();
+}
+
+pub(crate) fn end_exploration() {
+    IN_MODEL.set(false);
+    forget();
+}
+
+fn forget() {
+    POSTPONED.take();
+    STALL.take();
+    SLEEPERS.take();
+    epoch::forget();
+}
+
+pub(crate) fn mutant_was_reached() -> bool {
+    MUTANT_WAS_REACHED.get()
+}
+
+pub(crate) fn recorded_places() -> Vec<(Place, Operation)> {
+    PLACES.with_borrow(|places| places.keys().copied().collect())
+}
+
+/// A thread that stops before one of its operations, until the model lets it go on.
+struct Stall {
+    thread: loom::thread::ThreadId,
+    operations_left: usize,
+    stopped: bool,
+    gate: Rc<Gate>,
+}
+
+/// Where a stopped thread waits.
+#[derive(Default)]
+pub(crate) struct Gate {
+    open: Cell<bool>,
+    waiter: RefCell<Option<loom::thread::Thread>>,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.open.set(true);
+        if let Some(thread) = self.waiter.take() {
+            thread.unpark();
+        }
+    }
+}
+
+/// The calling thread stops before its operation number `operation` from now (0: the next one), until the gate opens.
+pub(crate) fn stall_before(operation: usize) -> Rc<Gate> {
+    let gate = Rc::new(Gate::default());
+    stall_at_gate(operation, &gate);
+    gate
+}
+
+pub(crate) fn stall_at_gate(operation: usize, gate: &Rc<Gate>) {
+    let stall = Stall {
+        thread: loom::thread::current().id(),
+        operations_left: operation,
+        stopped: false,
+        gate: Rc::clone(gate),
+    };
+    STALL.with_borrow_mut(|stalls| stalls.push(stall));
+}
+
+fn stop_if_stalled() {
+    let gate = STALL.with_borrow_mut(|stalls| {
+        if stalls.is_empty() {
+            return None;
+        }
+        let current = loom::thread::current().id();
+        let stall = stalls.iter_mut().find(|stall| stall.thread == current && !stall.stopped)?;
+        if stall.operations_left > 0 {
+            stall.operations_left -= 1;
+            return None;
+        }
+        stall.stopped = true;
+        Some(Rc::clone(&stall.gate))
+    });
+    if let Some(gate) = gate {
+        while !gate.open.get() {
+            *gate.waiter.borrow_mut() = Some(loom::thread::current());
+            loom::thread::park();
+        }
+    }
+}
+
+/// The fault at this place, if the setting has one here.
+fn change_at(location: &'static Location<'static>, operation: Operation) -> Option<Change> {
+    stop_if_stalled();
+    if RECORD.get() {
+        PLACES.with_borrow_mut(|places| *places.entry((Place::of(location), operation)).or_default() += 1);
+    }
+    let (place, change) = SETTING.get().mutant?;
+    if location.line() < place.first_line || location.line() > place.last_line || !place.contains(&Place::of(location))
+    {
+        return None;
+    }
+    let applies = match (change, operation) {
+        (Change::DropFence | Change::WeakenFence, operation) => matches!(operation, Operation::Fence(_)),
+        (_, Operation::Fence(_)) => false,
+        (Change::LoadBecomesSwap(_), operation) => matches!(operation, Operation::Load(_)),
+        (Change::DropAcquire, operation) => !matches!(operation, Operation::Store(_)),
+        (_, Operation::Load(_)) => false,
+        (Change::DropRelease, _) => true,
+        (Change::Tear, operation) => !matches!(operation, Operation::Store(_)),
+        (Change::RelaxFailure | Change::Postpone(_) | Change::Rewrite(_), operation) => {
+            matches!(operation, Operation::Exchange(..))
+        }
+    };
+    if applies {
+        MUTANT_WAS_REACHED.set(true);
+    }
+    applies.then_some(change)
+}
+
+fn postpone(until: Lines, operation: impl FnOnce() + 'static) {
+    let current = loom::thread::current().id();
+    POSTPONED.with_borrow_mut(|list| list.push((until, current, Box::new(operation))));
+}
+
+/// After an operation at `location`: performs what this thread had postponed until now.
+fn after(location: &'static Location<'static>) {
+    let due = POSTPONED.with_borrow_mut(|list| {
+        if list.is_empty() {
+            return None;
+        }
+        let place = Place::of(location);
+        let current = loom::thread::current().id();
+        let at = list.iter().position(|(until, thread, _)| *thread == current && until.contains(&place))?;
+        Some(list.remove(at))
+    });
+    if let Some((_, _, operation)) = due {
+        operation();
+    }
+}
+
+/// False while a failed model is being taken apart, too: loom is gone then, so nothing may be asked of it.
+fn in_model() -> bool {
+    IN_MODEL.get() && !std::thread::panicking()
+}
+
+/// Written over by [`super::support`]'s allocator when the memory is freed.
+const ALIVE: u64 = 0x5ca1_ab1e_0ddb_a11c;
+
+/// The value of a compare-exchange that must fail.
+const IMPOSSIBLE: u64 = 0xfeed_face_cafe_beef;
+
+macro_rules! atomic {
+    ($name:ident, $model:ty, $plain:ty, $value:ty, $impossible:expr) => {
+        pub(crate) struct $name {
+            /// `None` if made outside of a model, as by the unit tests that come with the shipped files.
+            inner: Option<$model>,
+            /// Used outside of a model, and while a failed one is taken apart.
+            plain: $plain,
+            alive: u64,
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self { inner: in_model().then(|| <$model>::new(value)), plain: <$plain>::new(value), alive: ALIVE }
+            }
+
+            fn inner(&self) -> &$model {
+                assert!(self.alive == ALIVE, "used after it was freed");
+                self.inner.as_ref().expect("made in the model that uses it")
+            }
+
+            /// A load that loom takes for a write, so that it also explores what may come between it and the next one.
+            fn read_latest(&self, order: Ordering) -> $value {
+                match self.inner().compare_exchange($impossible, $impossible, Ordering::Relaxed, order) {
+                    Ok(value) | Err(value) => value,
+                }
+            }
+
+            #[track_caller]
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.load_at(order, Location::caller())
+            }
+
+            fn load_at(&self, order: Ordering, location: &'static Location<'static>) -> $value {
+                if !in_model() {
+                    return self.plain.load(order);
+                }
+                let order = match change_at(location, Operation::Load(order.into())) {
+                    None => order,
+                    Some(Change::DropAcquire) => without_acquire(order),
+                    Some(Change::LoadBecomesSwap(value)) => return self.inner().swap(Self::cast(value), order),
+                    Some(change) => panic!("no {change:?} of a load"),
+                };
+                let visible = match SETTING.get().loads {
+                    Loads::Plain => false,
+                    Loads::Visible => true,
+                    Loads::StaleAt(lines) => {
+                        location.line() != lines.first_line || !lines.contains(&Place::of(location))
+                    }
+                };
+                let value = if visible { self.read_latest(order) } else { self.inner().load(order) };
+                after(location);
+                value
+            }
+
+            #[track_caller]
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                let location = Location::caller();
+                if !in_model() {
+                    return self.plain.store(value, order);
+                }
+                let order = match change_at(location, Operation::Store(order.into())) {
+                    None => order,
+                    Some(Change::DropRelease) => without_release(order),
+                    Some(change) => panic!("no {change:?} of a store"),
+                };
+                self.inner().store(value, order);
+                after(location);
+            }
+
+            #[track_caller]
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.exchange_at(current, new, success, failure, Location::caller())
+            }
+
+            fn exchange_at(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+                location: &'static Location<'static>,
+            ) -> Result<$value, $value> {
+                if !in_model() {
+                    return self.plain.compare_exchange(current, new, success, failure);
+                }
+                let operation = Operation::Exchange(success.into(), failure.into());
+                let (mut success, mut failure, mut new) = (success, failure, new);
+                match change_at(location, operation) {
+                    None => {}
+                    Some(Change::DropAcquire) => success = without_acquire(success),
+                    Some(Change::DropRelease) => success = without_release(success),
+                    Some(Change::RelaxFailure) => failure = Ordering::Relaxed,
+                    Some(Change::Tear) => {
+                        let seen = self.read_latest(load_part(success));
+                        if seen != current {
+                            return Err(seen);
+                        }
+                        self.inner().store(new, store_part(success));
+                        return Ok(seen);
+                    }
+                    Some(Change::Postpone(until)) => {
+                        let this = std::ptr::from_ref(self);
+                        postpone(until, move || {
+                            // SAFETY: a postponed operation is performed before its thread's call returns, and the
+                            // shard outlives that.
+                            let _ = unsafe { &*this }.inner().compare_exchange(current, new, success, failure);
+                        });
+                        return Ok(current);
+                    }
+                    Some(Change::Rewrite(rewrite)) => {
+                        new = Self::cast(rewrite(Self::uncast(current), Self::uncast(new)));
+                    }
+                    Some(change) => panic!("no {change:?} of an exchange"),
+                }
+                let result = self.inner().compare_exchange(current, new, success, failure);
+                after(location);
+                result
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($name:ident, $value:ty) => {
+        atomic!($name, loom::sync::atomic::$name, std::sync::atomic::$name, $value, IMPOSSIBLE as $value);
+
+        impl $name {
+            fn cast(value: u64) -> $value {
+                value as $value
+            }
+
+            fn uncast(value: $value) -> u64 {
+                u64::from(value)
+            }
+
+            fn modify(
+                &self,
+                order: Ordering,
+                location: &'static Location<'static>,
+                change: impl Fn($value) -> $value,
+                perform: impl Fn(&loom::sync::atomic::$name, Ordering) -> $value,
+            ) -> $value {
+                if !in_model() {
+                    return self
+                        .plain
+                        .fetch_update(order, load_part(order), |old| Some(change(old)))
+                        .unwrap_or_default();
+                }
+                let order = match change_at(location, Operation::Modify(order.into())) {
+                    None => order,
+                    Some(Change::DropAcquire) => without_acquire(order),
+                    Some(Change::DropRelease) => without_release(order),
+                    Some(Change::Tear) => {
+                        let seen = self.read_latest(load_part(order));
+                        self.inner().store(change(seen), store_part(order));
+                        return seen;
+                    }
+                    Some(change) => panic!("no {change:?} of a read-modify-write"),
+                };
+                let value = perform(self.inner(), order);
+                after(location);
+                value
+            }
+
+            #[track_caller]
+            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.modify(order, Location::caller(), |_| value, |inner, order| inner.swap(value, order))
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                let location = Location::caller();
+                self.modify(
+                    order,
+                    location,
+                    |old| old.wrapping_add(value),
+                    |inner, order| inner.fetch_add(value, order),
+                )
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                let location = Location::caller();
+                self.modify(
+                    order,
+                    location,
+                    |old| old.wrapping_sub(value),
+                    |inner, order| inner.fetch_sub(value, order),
+                )
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.modify(order, Location::caller(), |old| old | value, |inner, order| inner.fetch_or(value, order))
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.modify(order, Location::caller(), |old| old & value, |inner, order| inner.fetch_and(value, order))
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_update(
+                &self,
+                success: Ordering,
+                failure: Ordering,
+                mut next: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                let location = Location::caller();
+                if !in_model() {
+                    return self.plain.fetch_update(success, failure, next);
+                }
+                let mut seen = self.inner().load(failure);
+                while let Some(new) = next(seen) {
+                    match self.exchange_at(seen, new, success, failure, location) {
+                        Ok(seen) => return Ok(seen),
+                        Err(found) => seen = found,
+                    }
+                }
+                Err(seen)
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(0)
+            }
+        }
+    };
+}
+
+integer!(AtomicU64, u64);
+integer!(AtomicU32, u32);
+atomic!(
+    AtomicAddress,
+    loom::sync::atomic::AtomicPtr<()>,
+    std::sync::atomic::AtomicPtr<()>,
+    *mut (),
+    std::ptr::without_provenance_mut(16)
+);
+
+impl AtomicAddress {
+    fn cast(value: u64) -> *mut () {
+        std::ptr::with_exposed_provenance_mut(value as usize)
+    }
+
+    fn uncast(value: *mut ()) -> u64 {
+        value.expose_provenance() as u64
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AtomicPtr<T>(AtomicAddress, std::marker::PhantomData<*mut T>);
+
+// SAFETY: as `std`'s: it is only an address.
+unsafe impl<T> Send for AtomicPtr<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for AtomicPtr<T> {}
+
+impl<T> Default for AtomicPtr<T> {
+    fn default() -> Self {
+        Self::new(std::ptr::null_mut())
+    }
+}
+
+impl<T> AtomicPtr<T> {
+    pub(crate) fn new(value: *mut T) -> Self {
+        Self(AtomicAddress::new(value.cast()), std::marker::PhantomData)
+    }
+
+    #[track_caller]
+    pub(crate) fn load(&self, order: Ordering) -> *mut T {
+        self.0.load(order).cast()
+    }
+
+    #[track_caller]
+    pub(crate) fn store(&self, value: *mut T, order: Ordering) {
+        self.0.store(value.cast(), order);
+    }
+
+    #[track_caller]
+    pub(crate) fn compare_exchange(
+        &self,
+        current: *mut T,
+        new: *mut T,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<*mut T, *mut T> {
+        let result = self.0.compare_exchange(current.cast(), new.cast(), success, failure);
+        result.map(<*mut ()>::cast).map_err(<*mut ()>::cast)
+    }
+}
+
+#[track_caller]
+pub(crate) fn fence(order: Ordering) {
+    let location = Location::caller();
+    if !in_model() {
+        return std::sync::atomic::fence(order);
+    }
+    match change_at(location, Operation::Fence(order.into())) {
+        None => loom::sync::atomic::fence(order),
+        Some(Change::DropFence) => {}
+        Some(Change::WeakenFence) => loom::sync::atomic::fence(Ordering::AcqRel),
+        Some(change) => panic!("no {change:?} of a fence"),
+    }
+    after(location);
+}
+
+/// A cell that loom watches: an access that no happens-before orders after the last conflicting one fails the model.
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T> {
+    watch: Option<loom::cell::UnsafeCell<()>>,
+    data: std::cell::UnsafeCell<T>,
+}
+
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(data: T) -> Self {
+        let watch = in_model().then(|| loom::cell::UnsafeCell::new(()));
+        Self { watch, data: std::cell::UnsafeCell::new(data) }
+    }
+
+    #[track_caller]
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        match &self.watch {
+            Some(watch) if in_model() => watch.with(|_| read(self.data.get())),
+            _ => read(self.data.get()),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        match &self.watch {
+            Some(watch) if in_model() => watch.with_mut(|_| write(self.data.get())),
+            _ => write(self.data.get()),
+        }
+    }
+}
+
+pub(crate) fn prefetch<T>(_address: *const T) {}
+
+pub(crate) mod memory {
+    use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+
+    fn layout<T>(len: usize) -> Layout {
+        Layout::array::<T>(len).and_then(|layout| layout.align_to(64)).expect("a model is small")
+    }
+
+    /// # Safety
+    /// None needed: the items are built, not zeroed.
+    pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
+        // SAFETY: a segment has at least one item, and items are not empty.
+        let items = unsafe { alloc(layout::<T>(len)) }.cast::<T>();
+        if items.is_null() {
+            handle_alloc_error(layout::<T>(len));
+        }
+        for index in 0..len {
+            // SAFETY: within the allocation.
+            unsafe { items.add(index).write(T::default()) };
+        }
+        items
+    }
+
+    /// # Safety
+    /// As in `src/sync.rs`.
+    pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
+        // SAFETY: from `allocate` with the same length.
+        unsafe { dealloc(items.cast(), layout::<T>(len)) };
+    }
+}
+
+/// Sleeping and waking as `futex` does it: looking at the counter and falling asleep are one step for everybody else.
+/// If nobody wakes the sleeper, loom finds a deadlock.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    count: AtomicU32,
+    /// Whom the system would wake. Kept where loom does not see it: it orders nothing.
+    sleeper: Cell<Option<SleeperId>>,
+}
+
+type SleeperId = usize;
+
+thread_local! {
+    static SLEEPERS: RefCell<BTreeMap<SleeperId, loom::thread::Thread>> = const { RefCell::new(BTreeMap::new()) };
+    static NEXT_SLEEPER: Cell<SleeperId> = const { Cell::new(0) };
+}
+
+// SAFETY: all threads of a model are coroutines of one OS thread.
+unsafe impl Sync for Event {}
+
+impl Event {
+    #[track_caller]
+    pub(crate) fn ticket(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    #[track_caller]
+    pub(crate) fn notify(&self) {
+        self.count.fetch_add(1, Ordering::Release);
+        // Between the two steps a notifier may stop.
+        stop_if_stalled();
+        if let Some(thread) = self.sleeper.take().and_then(|id| SLEEPERS.with_borrow_mut(|all| all.remove(&id))) {
+            thread.unpark();
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&self, ticket: u32, _timeout: Option<std::time::Duration>) {
+        // The system reads the newest value, and orders nothing.
+        while self.count.read_latest(Ordering::Relaxed) == ticket {
+            let id = NEXT_SLEEPER.get();
+            NEXT_SLEEPER.set(id + 1);
+            SLEEPERS.with_borrow_mut(|all| all.insert(id, loom::thread::current()));
+            self.sleeper.set(Some(id));
+            loom::thread::park();
+        }
+    }
+}
+
+/// Reclamation as crossbeam-epoch promises it, without crossbeam's own atomics (which loom cannot see).
+///
+/// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs
+/// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. What orders it is
+/// what orders it in crossbeam: a guard that goes releases, whoever runs something deferred acquires from all guards that
+/// are gone; `pin` and `defer` fence, so that a guard from after a `defer` sees what led to it. No lock, no other edge.
+pub(crate) mod epoch {
+    use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
+    use std::collections::BTreeSet;
+
+    #[derive(Debug)]
+    pub(crate) struct Guard {
+        id: u64,
+    }
+
+    struct Deferred {
+        waits_for: BTreeSet<u64>,
+        run: Box<dyn FnOnce()>,
+    }
+
+    /// What loom sees. Made before the model's threads are, so that each of them may use it.
+    struct Edges {
+        /// From each guard that goes to whoever runs something deferred.
+        unpinned: loom::sync::atomic::AtomicU64,
+        /// From each `defer` to whoever runs it.
+        deferred: loom::sync::atomic::AtomicU64,
+    }
+
+    #[derive(Default)]
+    struct Book {
+        pinned: BTreeSet<u64>,
+        deferred: VecDeque<Deferred>,
+        /// `None` if nothing is reclaimed before the end.
+        edges: Option<Rc<Edges>>,
+    }
+
+    thread_local! {
+        static BOOK: RefCell<Book> = RefCell::default();
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn edges() -> Option<Rc<Edges>> {
+        BOOK.with_borrow(|book| book.edges.clone())
+    }
+
+    pub(super) fn forget() {
+        // What a failed execution left is neither run nor dropped.
+        std::mem::forget(BOOK.take());
+    }
+
+    pub(super) fn begin_execution() {
+        if SETTING.get().reclaim_early {
+            let zero = loom::sync::atomic::AtomicU64::new;
+            let edges = Rc::new(Edges { unpinned: zero(0), deferred: zero(0) });
+            BOOK.with_borrow_mut(|book| book.edges = Some(edges));
+        }
+    }
+
+    /// The end of a model: nobody is pinned any more, so whatever was deferred runs.
+    pub(crate) fn finish() {
+        assert!(BOOK.with_borrow(|book| book.pinned.is_empty()), "a guard outlives the model");
+        while let Some(deferred) = BOOK.with_borrow_mut(|book| book.deferred.pop_front()) {
+            run(deferred);
+        }
+    }
+
+    pub(crate) fn pin() -> Guard {
+        if edges().is_some() {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+        let id = NEXT.get();
+        NEXT.set(id + 1);
+        BOOK.with_borrow_mut(|book| book.pinned.insert(id));
+        Guard { id }
+    }
+
+    impl Guard {
+        pub(crate) fn defer<R>(&self, run: impl FnOnce() -> R + Send + 'static) {
+            // SAFETY: `'static`.
+            unsafe { self.defer_unchecked(run) };
+        }
+
+        /// # Safety
+        /// As crossbeam's: whatever `run` uses must last, and it may run on any thread.
+        pub(crate) unsafe fn defer_unchecked<R>(&self, run: impl FnOnce() -> R) {
+            let run: Box<dyn FnOnce() + '_> = Box::new(|| drop(run()));
+            // SAFETY: the caller promises that it lasts.
+            let run = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce() + 'static>>(run) };
+            if let Some(edges) = edges() {
+                loom::sync::atomic::fence(Ordering::SeqCst);
+                edges.deferred.fetch_add(1, Ordering::Release);
+            }
+            BOOK.with_borrow_mut(|book| {
+                let waits_for = book.pinned.clone();
+                book.deferred.push_back(Deferred { waits_for, run });
+            });
+        }
+
+        pub(crate) fn flush(&self) {}
+    }
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            if !in_model() {
+                return;
+            }
+            let edges = edges();
+            if let Some(edges) = &edges {
+                // A read-modify-write, so that the next one does not hide this one from the acquirer.
+                edges.unpinned.fetch_add(1, Ordering::Release);
+            }
+            BOOK.with_borrow_mut(|book| {
+                book.pinned.remove(&self.id);
+                for deferred in &mut book.deferred {
+                    deferred.waits_for.remove(&self.id);
+                }
+            });
+            while edges.is_some()
+                && let Some(deferred) = next_ripe()
+            {
+                run(deferred);
+            }
+        }
+    }
+
+    fn next_ripe() -> Option<Deferred> {
+        BOOK.with_borrow_mut(|book| {
+            let at = book.deferred.iter().position(|deferred| deferred.waits_for.is_empty())?;
+            book.deferred.remove(at)
+        })
+    }
+
+    fn run(deferred: Deferred) {
+        if let Some(edges) = edges() {
+            // Read-modify-writes, because they read the latest.
+            edges.deferred.fetch_add(0, Ordering::Acquire);
+            edges.unpinned.fetch_add(0, Ordering::Acquire);
+        }
+        crate::support::with_quarantine(deferred.run);
+    }
+}

@@ -1,0 +1,280 @@
+//! A shard, callers and a worker, small enough for a model; and the ledger that every key and value must balance in.
+
+use super::Gate;
+use crate::shard::{Access, Drain, Due, Hint, Look, Refused, Shard, Tick};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The first tick of every model.
+pub(crate) const TICK_0: u64 = 100;
+/// Threads of a model may use stripes 0 and 1.
+const STRIPES: usize = 2;
+
+thread_local! {
+    static LEDGER: RefCell<Ledger> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Ledger {
+    values: Vec<(u32, bool)>,
+    keys: Vec<(u32, bool)>,
+}
+
+fn open(list: &mut Vec<(u32, bool)>, name: u32) -> usize {
+    list.push((name, false));
+    list.len() - 1
+}
+
+fn close(list: &mut [(u32, bool)], entry: usize, what: &str) {
+    match list.get_mut(entry) {
+        Some((_, dropped @ false)) => *dropped = true,
+        Some((name, true)) => panic!("{what} {name} dropped twice"),
+        None => panic!("{what} of another execution dropped"),
+    }
+}
+
+pub(super) fn begin_execution() {
+    LEDGER.take();
+}
+
+/// Every key and every value has been dropped exactly once.
+pub(super) fn end_execution() {
+    let ledger = LEDGER.take();
+    for (what, list) in [("value", &ledger.values), ("key", &ledger.keys)] {
+        for (name, dropped) in list {
+            assert!(dropped, "{what} {name} lost");
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Value {
+    pub(crate) name: u32,
+    entry: usize,
+}
+
+impl Value {
+    pub(crate) fn new(name: u32) -> Self {
+        Self { name, entry: LEDGER.with_borrow_mut(|ledger| open(&mut ledger.values, name)) }
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            LEDGER.with_borrow_mut(|ledger| close(&mut ledger.values, self.entry, "value"));
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Key {
+    name: u32,
+    entry: usize,
+}
+
+impl Key {
+    fn new(name: u32) -> Self {
+        Self { name, entry: LEDGER.with_borrow_mut(|ledger| open(&mut ledger.keys, name)) }
+    }
+
+    /// Keys 1, 11, 21 share a hash.
+    fn hash(name: u32) -> u32 {
+        name % 10
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            LEDGER.with_borrow_mut(|ledger| close(&mut ledger.keys, self.entry, "key"));
+        }
+    }
+}
+
+/// A timer known by its identity.
+pub(crate) use crate::shard::Identity;
+
+/// An expiry, as the callback would see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Firing {
+    pub(crate) key: u32,
+    pub(crate) value: u32,
+    pub(crate) due: u64,
+    pub(crate) at: u64,
+}
+
+/// What the threads of a model share. Ticks are counted from [`TICK_0`].
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) shard: Rc<Shard<Key, Value>>,
+}
+
+fn due(tick: u64) -> Due {
+    Due { tick: Some(Tick(TICK_0 + tick)), now: Tick(TICK_0) }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { shard: Rc::new(Shard::new(STRIPES, Tick(TICK_0))) }
+    }
+
+    /// The identity, and the value that it replaced. `Err` if the shard is sealed.
+    pub(crate) fn schedule(
+        &self,
+        stripe: usize,
+        key: u32,
+        value: u32,
+        tick: u64,
+    ) -> Result<(Identity, Option<u32>), Sealed> {
+        let access = Access::new(stripe);
+        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), &access) {
+            Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
+            Err(Refused::Sealed(k, v)) => {
+                assert_eq!((k.name, v.name), (key, value), "key and value come back");
+                Err(Sealed)
+            }
+            Err(Refused::Exhausted(..)) => panic!("a model does not fill 2^28 nodes"),
+        }
+    }
+
+    /// Schedules, whatever that replaces.
+    pub(crate) fn start(&self, stripe: usize, key: u32, value: u32, tick: u64) {
+        self.schedule(stripe, key, value, tick).expect("not sealed");
+    }
+
+    /// Schedules before the threads start.
+    pub(crate) fn given(&self, key: u32, value: u32, tick: u64) -> Identity {
+        self.schedule(0, key, value, tick).expect("not sealed").0
+    }
+
+    pub(crate) fn cancel(&self, stripe: usize, key: u32) -> Option<u32> {
+        let access = Access::new(stripe);
+        self.shard.cancel(Key::hash(key), |k| k.name == key, &access).map(|value| value.name)
+    }
+
+    pub(crate) fn cancel_this(&self, stripe: usize, timer: Identity) -> Option<u32> {
+        self.shard.cancel_this(timer, &Access::new(stripe)).map(|value| value.name)
+    }
+
+    pub(crate) fn reschedule(&self, stripe: usize, key: u32, tick: u64) -> bool {
+        let access = Access::new(stripe);
+        self.shard.reschedule(Key::hash(key), |k| k.name == key, due(tick), &access)
+    }
+
+    pub(crate) fn reschedule_this(&self, stripe: usize, timer: Identity, tick: u64) -> bool {
+        self.shard.reschedule_this(timer, due(tick), &Access::new(stripe))
+    }
+
+    /// When the timer of the key is due, if there is one.
+    pub(crate) fn find(&self, stripe: usize, key: u32) -> Option<u64> {
+        let access = Access::new(stripe);
+        let due = self.shard.due(Key::hash(key), |k| k.name == key, Tick(TICK_0), &access)?;
+        Some(due.expect("no model waits for ever").0 - TICK_0)
+    }
+
+    pub(crate) fn worker(&self) -> Worker {
+        Worker { world: self.clone(), drain: self.shard.mailbox.consumer(), wheel: Vec::new(), firings: Vec::new() }
+    }
+
+    /// Seals the shard; the names of the values that were pending.
+    pub(crate) fn seal(&self) -> Vec<u32> {
+        let mut claims = Vec::new();
+        self.shard.seal(Tick(TICK_0), |claim| claims.push(claim));
+        let access = Access::new(0);
+        claims
+            .into_iter()
+            .map(|claim| {
+                let (node, value, _) = claim.into_parts();
+                self.shard.finish(node, &access);
+                value.name
+            })
+            .collect()
+    }
+
+    /// After all threads: nothing is left, and every key goes.
+    pub(crate) fn end(self) {
+        let left = self.seal();
+        assert!(left.is_empty(), "values {left:?} never fired");
+        self.drop_keys();
+    }
+
+    /// The last thing that a scheduler does.
+    pub(crate) fn drop_keys(self) {
+        // SAFETY: the model's threads have been joined.
+        unsafe { self.shard.drop_leftover_keys() };
+    }
+}
+
+/// The shard has been sealed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sealed;
+
+/// The worker: the shipped mailbox and look, with a list in the place of the wheel.
+pub(crate) struct Worker {
+    world: World,
+    pub(crate) drain: Drain,
+    pub(crate) wheel: Vec<Hint>,
+    pub(crate) firings: Vec<Firing>,
+}
+
+impl Worker {
+    /// One turn at a tick: takes the mailbox in, looks wherever a hint is due.
+    pub(crate) fn turn(&mut self, tick: u64) {
+        let now = Tick(TICK_0 + tick);
+        let shard = &*self.world.shard;
+        let access = Access::new(0);
+        let wheel = &mut self.wheel;
+        shard.mailbox.drain(&mut self.drain, usize::MAX, &access.guard, |hint| wheel.push(hint));
+        let (due, later) = std::mem::take(wheel).into_iter().partition(|hint| hint.tick(now) <= now);
+        *wheel = later;
+        let due: Vec<Hint> = due;
+        for hint in due {
+            match shard.look(hint, now, &access) {
+                Look::Nothing => {}
+                Look::Later(hint) => {
+                    assert!(hint.tick(now) > now, "filed again for the past");
+                    self.wheel.push(hint);
+                }
+                Look::Expired(claim) => {
+                    let (node, value, due) = claim.into_parts();
+                    let due = due.expect("what expires has a deadline");
+                    assert!(due <= now, "fired early");
+                    let key = shard.with_claimed_key(&node, |key| key.name);
+                    shard.finish(node, &access);
+                    self.firings.push(Firing { key, value: value.name, due: due.0 - TICK_0, at: tick });
+                }
+            }
+        }
+    }
+
+    /// Ticks that pass when all callers have returned: whatever is due then fires exactly then.
+    pub(crate) fn settle(&mut self, ticks: std::ops::RangeInclusive<u64>) {
+        let from = *ticks.start();
+        let before = self.firings.len();
+        for tick in ticks {
+            self.turn(tick);
+        }
+        for firing in &self.firings[before..] {
+            assert!(firing.at == firing.due.max(from), "fired late: {firing:?}");
+        }
+    }
+
+    /// The values that fired, in order.
+    pub(crate) fn fired(&self) -> Vec<u32> {
+        self.firings.iter().map(|firing| firing.value).collect()
+    }
+}
+
+/// Opens the gate whatever happens.
+pub(crate) fn let_go(gate: &Gate) {
+    gate.open();
+}
