@@ -322,18 +322,22 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             let is_closed = core.is_closed();
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
-        match shard.schedule(hash, key, value, due, &access) {
+        let result = shard.schedule(hash, key, value, due, &access);
+        let stripe = access.stripe;
+        // Not a moment longer than needed: a thread that is preempted under its guard stops the reuse of nodes.
+        drop(access);
+        match result {
             Ok((identity, replaced)) => {
-                self.settle_room(has_room, replaced.is_some(), access.stripe);
-                core.counters.add(access.stripe, Event::Scheduled, 1);
+                self.settle_room(has_room, replaced.is_some(), stripe);
+                core.counters.add(stripe, Event::Scheduled, 1);
                 if replaced.is_some() {
-                    core.counters.add(access.stripe, Event::Replaced, 1);
+                    core.counters.add(stripe, Event::Replaced, 1);
                 }
                 Ok((index, identity, replaced))
             }
             Err(refused) => {
-                core.capacity.give(access.stripe, usize::from(has_room));
-                core.counters.add(access.stripe, Event::Rejected, 1);
+                core.capacity.give(stripe, usize::from(has_room));
+                core.counters.add(stripe, Event::Rejected, 1);
                 Err(match refused {
                     Refused::Exhausted(key, value) => ScheduleError::Full(key, value),
                     Refused::Sealed(key, value) => ScheduleError::Closed(key, value),

@@ -92,6 +92,16 @@ fn lock(model: &Shared) -> MutexGuard<'_, Model> {
 }
 
 type Sut = Scheduler<u64, Value>;
+/// What the callback needs of the scheduler that it belongs to.
+type Own = OnceLock<(crate::WeakScheduler<u64, Value>, Arc<Core<u64, Value>>)>;
+
+/// A handle, and whose it is.
+#[derive(Clone)]
+struct Handle {
+    key: u64,
+    id: u64,
+    timer: Timer<u64, Value>,
+}
 
 struct Simulation {
     scheduler: Sut,
@@ -99,7 +109,7 @@ struct Simulation {
     workers: Vec<Worker<u64, Value>>,
     model: Shared,
     rng: Arc<Mutex<Rng>>,
-    handles: Vec<(u64, u64, Timer<u64, Value>)>,
+    handles: Vec<Handle>,
     capacity: usize,
     closed: bool,
 }
@@ -112,7 +122,7 @@ impl Simulation {
         let capacity = 4 + rng.below(12) as usize;
         let model = Shared::default();
         let rng = Arc::new(Mutex::new(rng));
-        let own: Arc<OnceLock<(crate::WeakScheduler<u64, Value>, Arc<Core<u64, Value>>)>> = Arc::default();
+        let own = Arc::new(Own::new());
         let callback = {
             let (model, rng, own) = (Arc::clone(&model), Arc::clone(&rng), Arc::clone(&own));
             move |key: &u64, value: Value| {
@@ -206,7 +216,7 @@ impl Simulation {
             return;
         }
         let index = self.pick(self.handles.len() as u64) as usize;
-        let (key, id, timer) = self.handles[index].clone();
+        let Handle { key, id, timer } = self.handles[index].clone();
         let is_pending = || lock(&self.model).pending.get(&key).is_some_and(|timer| timer.id == id);
         let was_pending = is_pending();
         assert_eq!(timer.is_pending(), was_pending);
@@ -283,7 +293,7 @@ impl Simulation {
         // The handles last: they must keep neither keys nor values.
         let handles = std::mem::take(&mut self.handles);
         drop(self);
-        assert!(handles.iter().all(|(_, _, timer)| timer.cancel().is_none()));
+        assert!(handles.iter().all(|handle| handle.timer.cancel().is_none()));
         let drops = &lock(&model).drops;
         assert!((0..next_id).all(|id| drops.get(&id) == Some(&1)), "each value is dropped once: {drops:?}");
     }
@@ -339,7 +349,7 @@ fn act(
     core: &Arc<Core<u64, Value>>,
     model: &Shared,
     rng: &Arc<Mutex<Rng>>,
-    handles: Option<&mut Vec<(u64, u64, Timer<u64, Value>)>>,
+    handles: Option<&mut Vec<Handle>>,
 ) {
     let (key, choice, delay, plain) = {
         let mut rng = rng.lock().expect("no panic so far");
@@ -363,7 +373,7 @@ fn act(
             } else {
                 scheduler.schedule_with_handle(key, value, delay).map(|(replaced, timer)| {
                     if let Some(handles) = handles {
-                        handles.push((key, id, timer));
+                        handles.push(Handle { key, id, timer });
                     }
                     replaced
                 })

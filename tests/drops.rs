@@ -295,7 +295,7 @@ fn callbacks_that_panic() {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&kept);
     let callback = move |_: &Name, value: Token| {
-        if value.id % 3 == 0 {
+        if value.id.is_multiple_of(3) {
             lock(&seen).push(value);
             panic!("on purpose, without the value");
         }

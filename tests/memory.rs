@@ -6,7 +6,7 @@ mod support;
 use shardwheel::Scheduler;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-use support::{HOUR, eventually, ignore, lock, resident_bytes};
+use support::{HOUR, Ledger, eventually, ignore, lock, resident_bytes};
 
 /// Whoever holds it is the only one who uses memory.
 fn alone() -> MutexGuard<'static, ()> {
@@ -66,4 +66,17 @@ fn promise_10_memory_is_reused_after_a_spike() {
         assert!(after < before + (80 << 20), "{} MiB more after ten like it", (after - before) >> 20);
     }
     eventually("stale entries are swept", || entries(&scheduler) < 110_000);
+}
+
+/// The keys of cancelled timers go as their places are used again: there are never many more than places.
+#[test]
+fn promise_10_keys_do_not_pile_up() {
+    let _alone = alone();
+    let keys = Ledger::default();
+    let (scheduler, _clock) = Scheduler::builder().build_manual(|_, ()| {}).expect("in range");
+    for id in 0..200_000 {
+        scheduler.schedule(keys.token(id), 24 * HOUR).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&id), Some(()));
+    }
+    assert!(keys.alive() < 20_000, "{} keys are left", keys.alive());
 }

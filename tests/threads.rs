@@ -435,6 +435,30 @@ fn a_custom_executor_that_panics_stops_no_worker() {
     assert_eq!(scheduler.stats().callbacks_waiting, 0);
 }
 
+/// An executor that does not keep up: what it cannot take stays pending, can be cancelled, and fires when it can.
+#[test]
+fn a_backlog_stays_pending_and_is_made_up_for() {
+    const COUNT: u64 = 200_000;
+    let ran = Arc::new(AtomicU64::new(0));
+    let (seen, (sender, jobs)) = (Arc::clone(&ran), channel::<Job>());
+    let executor = Executor::custom(move |job| ignore(sender.send(job)));
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    let at = Instant::now() + ms(200);
+    (0..COUNT).for_each(|key| assert!(scheduler.schedule_at(key, (), at).is_ok()));
+    eventually("the worker has handed over what it may", || scheduler.stats().callbacks_waiting >= 1 << 16);
+    thread::sleep(ms(50));
+    let waiting = scheduler.stats().callbacks_waiting;
+    assert!(waiting < COUNT / 2, "{waiting} wait; memory is bounded");
+    let cancelled = (0..COUNT).filter(|key| scheduler.cancel(key).is_some()).count() as u64;
+    assert!(cancelled > COUNT / 4 && scheduler.schedule(COUNT, MS).is_ok());
+    eventually("the rest fires", || {
+        jobs.try_iter().for_each(Job::run);
+        scheduler.is_empty() && scheduler.stats().callbacks_waiting == 0
+    });
+    assert_eq!(ran.load(SeqCst), COUNT + 1 - cancelled);
+}
+
 #[test]
 fn inline_callbacks_run_on_the_worker_and_rayon_ones_on_their_pool() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "mine".into()).build().expect("a pool");

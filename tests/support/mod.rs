@@ -103,6 +103,15 @@ impl Gate {
     }
 }
 
+/// Opens a gate at the latest when the test ends, failed or not: so that nothing waits in front of it for ever.
+pub struct Opener<'a>(pub &'a Gate);
+
+impl Drop for Opener<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 /// Knows of everything counted whether it was dropped, and how often.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<HashMap<u64, u32>>>);
@@ -249,6 +258,11 @@ impl ClockSlot {
 
     pub fn now(&self) -> Instant {
         lock(&self.0).as_ref().expect("the clock is set before anything fires").now()
+    }
+
+    pub fn advance(&self, by: Duration) -> usize {
+        let clock = lock(&self.0).clone();
+        clock.expect("the clock is set before anything fires").advance(by)
     }
 
     pub fn clear(&self) {
