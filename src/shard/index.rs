@@ -221,8 +221,8 @@ impl Index {
         Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
     }
 
-    /// Doubles the array once there are three nodes to four buckets; true for the caller who did. (At one to one, a look-up
-    /// passes more nodes, each a cache miss: heartbeats over a million timers were 11 % slower.)
+    /// Doubles the array once there are three nodes to four buckets; true for the caller who did. A look-up passes half a
+    /// bucket's nodes on its way, each perhaps a cache miss: fewer to a bucket is faster, at 8 bytes a bucket.
     #[inline]
     pub(super) fn fit(&self, node_count: u32) -> bool {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
