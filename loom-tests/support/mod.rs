@@ -5,7 +5,7 @@ mod world;
 pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate, stall_before};
 pub(crate) use world::{Firing, TICK_0, Value, Worker, World};
 
-use crate::sync::{self, Loads, Operation, Order, Setting};
+use crate::sync::{self, Loads, Operation, Order, Place, Setting};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -282,6 +282,7 @@ fn changes(operation: Operation) -> Vec<Change> {
 
 /// Tries every change of an ordering and every torn operation at every place that the models reach; one line for each
 /// on standard output and in `target/loom-sweep/<file>.txt`: `killed` or `SURVIVED`, place, change, by whom and why.
+/// With `SHARDWHEEL_SWEEP=word.rs,hint.rs` only at the places of those files.
 pub(crate) fn sweep(file: &str, models: &[Model]) {
     use std::fmt::Write as _;
     let mut places = BTreeSet::new();
@@ -298,7 +299,10 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     // The cheapest first.
     ways.sort_by_key(|(_, _, _, executions)| *executions);
     let mut report = String::new();
-    for (place, operation) in places.iter().filter(|(place, _)| place.file.starts_with("src/")) {
+    let chosen = std::env::var("SHARDWHEEL_SWEEP").unwrap_or_default();
+    let is_chosen = |place: &Place| chosen.split(',').any(|name| place.file.ends_with(name));
+    let shipped = |place: &Place| place.file.starts_with("src/");
+    for (place, operation) in places.iter().filter(|(place, _)| shipped(place) && is_chosen(place)) {
         let lines = Lines::from(*place);
         for change in changes(*operation) {
             let killer = ways.iter().filter(|(_, _, reached, _)| reached.contains(&(*place, *operation))).find_map(
