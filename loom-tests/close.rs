@@ -103,9 +103,9 @@ const SEAL_OR_FIRE: Model = Model::new("seal_or_fire", || {
 /// Two authors of one key: the sealer may meet both timers on their way in.
 const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
     let world = World::new();
-    let authors = [7, 8].map(|value| {
+    let authors = [(1, 7), (2, 8)].map(|(thread, value)| {
         let world = world.clone();
-        spawn(move || world.schedule(1, 1, value, 5).map(|(_, replaced)| replaced))
+        spawn(move || world.schedule(thread, 1, value, 5).map(|(_, replaced)| replaced))
     });
     let closed = world.seal();
     let answers = authors.map(join);

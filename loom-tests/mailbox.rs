@@ -16,20 +16,21 @@ mod size {
 
 use shard::{Access, Drain, Hint, Mailbox, Tick};
 use std::rc::Rc;
-use support::{Change, Model, join, outcome, place, spawn};
+use support::{Change, Model, join, ordinal, outcome, place, spawn};
 
 fn hint(name: u64) -> Hint {
     Hint::new(Tick(name), 1)
 }
 
 fn push(mailbox: &Mailbox, name: u64) {
-    mailbox.push(0, hint(name), &Access::new(0).guard);
+    let ordinal = ordinal(0);
+    mailbox.push(&ordinal, hint(name), &Access::new(&ordinal).guard);
 }
 
 /// Empties the mailbox; the names that were in it.
 fn drain(mailbox: &Mailbox, drain: &mut Drain) -> Vec<u64> {
     let mut names = Vec::new();
-    mailbox.drain(drain, usize::MAX, &Access::new(0).guard, |hint| names.push(hint.tick(Tick(0)).0));
+    mailbox.drain(drain, usize::MAX, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
     names
 }
 

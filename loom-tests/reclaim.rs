@@ -19,7 +19,7 @@ mod size {
 use support::{Model, World, join, outcome, spawn};
 
 /// Two timers retired fill a batch; the next schedule uses their nodes again.
-fn recycle(world: &World, stripe: usize) -> u32 {
+fn recycle(world: &World, stripe: u32) -> u32 {
     assert_eq!(world.cancel(stripe, 1), Some(7), "nothing else ends it");
     assert_eq!(world.cancel(stripe, 2), Some(8), "nothing else ends it");
     world.schedule(stripe, 3, 9, 9).expect("not sealed").0.node
@@ -91,27 +91,76 @@ const STALE_MOVE_OR_REUSE: Model = Model::new("stale_move_or_reuse", || {
 })
 .reclaims_early();
 
-/// Two threads of one stripe retire, refill and take nodes.
-const TWO_RECYCLERS: Model = Model::new("two_recyclers", || {
+/// Two threads want a node at once: there is one used batch, and new ones.
+const TWO_TAKERS: Model = Model::new("two_takers", || {
     let world = World::new();
-    world.given(1, 7, 5);
-    world.given(2, 8, 6);
+    let used = used_batch(&world);
     let other = spawn({
         let world = world.clone();
-        move || (world.cancel(0, 1), world.schedule(0, 3, 9, 9).expect("not sealed").0.node)
+        move || world.schedule(1, 3, 9, 9).expect("not sealed").0.node
     });
-    let mine = (world.cancel(0, 2), world.schedule(0, 4, 10, 9).expect("not sealed").0.node);
+    let mine = world.schedule(0, 4, 10, 9).expect("not sealed").0.node;
     let theirs = join(other);
-    assert_eq!((mine.0, theirs.0), (Some(8), Some(7)), "nothing else ends them");
-    assert_ne!(mine.1, theirs.1, "one node for two timers");
+    assert_ne!(mine, theirs, "one node for two timers");
+    outcome((used.contains(&mine), used.contains(&theirs)));
     assert_eq!((world.find(0, 3), world.find(0, 4)), (Some(9), Some(9)));
     let mut left = world.seal();
     left.sort();
     assert_eq!(left, [9, 10]);
-    outcome(mine.1.min(theirs.1));
     world.end();
 })
-.preemptions(2)
+.reclaims_early();
+
+/// A used batch is there, for the next one that needs a node.
+fn used_batch(world: &World) -> [u32; 2] {
+    let nodes = [world.given(1, 7, 5).node, world.given(2, 8, 6).node];
+    assert_eq!((world.cancel(0, 1), world.cancel(0, 2)), (Some(7), Some(8)), "nothing else ends them");
+    nodes
+}
+
+/// One thread gives a batch back, having cleaned another one; a second thread takes one. None is lost.
+const GIVE_BACK_OR_TAKE: Model = Model::new("give_back_or_take", || {
+    let world = World::new();
+    for key in [3, 4] {
+        world.start(1, key, key, 9);
+    }
+    assert_eq!(world.cancel(1, 3), Some(3), "nothing else ends it");
+    used_batch(&world);
+    let giver = spawn({
+        let world = world.clone();
+        move || world.cancel(1, 4)
+    });
+    let mut nodes = vec![world.schedule(0, 5, 11, 9).expect("not sealed").0.node];
+    assert_eq!(join(giver), Some(4), "nothing else ends it");
+    nodes.extend((6..9).map(|key| world.schedule(0, key, key, 9).expect("not sealed").0.node));
+    let fresh = nodes.iter().filter(|&&node| node > 4).count();
+    outcome(fresh);
+    nodes.sort();
+    nodes.dedup();
+    assert_eq!(nodes.len(), 4, "one node for two timers");
+    world.seal();
+    world.end();
+})
+.reclaims_early();
+
+/// Two threads each give a batch back.
+const TWO_GIVERS: Model = Model::new("two_givers", || {
+    let world = World::new();
+    for (thread, key) in [(0, 1), (0, 2), (1, 3), (1, 4)] {
+        world.start(thread, key, key, 9);
+    }
+    let give_back = |world: &World, thread, keys: [u32; 2]| keys.map(|key| world.cancel(thread, key).expect("pending"));
+    let other = spawn({
+        let world = world.clone();
+        move || give_back(&world, 1, [3, 4])
+    });
+    give_back(&world, 0, [1, 2]);
+    join(other);
+    let nodes: Vec<u32> = (5..9).map(|key| world.schedule(0, key, key, 9).expect("not sealed").0.node).collect();
+    outcome(nodes.iter().max());
+    world.seal();
+    world.end();
+})
 .reclaims_early();
 
 /// A timer fires while its node is being looked for and used again: the key is there as long as anybody reads it.
@@ -149,7 +198,9 @@ fn a_stale_identity_never_touches_a_new_timer() {
 
 #[test]
 fn a_node_is_handed_out_once() {
-    TWO_RECYCLERS.reaches(&[1, 3]);
+    TWO_TAKERS.reaches(&[(true, false), (false, true)]);
+    GIVE_BACK_OR_TAKE.reaches(&[0, 2]);
+    TWO_GIVERS.reaches(&[Some(4)]);
 }
 
 #[test]
@@ -157,7 +208,15 @@ fn every_value_comes_out_once_while_nodes_come_back() {
     FIRE_OR_REUSE.reaches(&[None, Some(7)]);
 }
 
-const MODELS: &[Model] = &[FIND_OR_REUSE, STALE_CANCEL_OR_REUSE, STALE_MOVE_OR_REUSE, TWO_RECYCLERS, FIRE_OR_REUSE];
+const MODELS: &[Model] = &[
+    FIND_OR_REUSE,
+    STALE_CANCEL_OR_REUSE,
+    STALE_MOVE_OR_REUSE,
+    TWO_TAKERS,
+    GIVE_BACK_OR_TAKE,
+    TWO_GIVERS,
+    FIRE_OR_REUSE,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -115,9 +115,9 @@ const NEVER_ABSENT: Model = Model::new("never_absent", || {
 const NEVER_ABSENT_BETWEEN_TWO: Model = Model::new("never_absent_between_two", || {
     let world = World::new();
     world.given(1, 7, 5);
-    let authors = [(8, 8), (9, 9)].map(|(value, tick)| {
+    let authors = [(1, 8, 8), (2, 9, 9)].map(|(thread, value, tick)| {
         let world = world.clone();
-        spawn(move || world.schedule(1, 1, value, tick).expect("not sealed").1)
+        spawn(move || world.schedule(thread, 1, value, tick).expect("not sealed").1)
     });
     match world.find(0, 1) {
         Some(due) => outcome(due),

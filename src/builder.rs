@@ -10,7 +10,7 @@ use crate::runtime;
 use crate::scheduler::Scheduler;
 use crate::service::{Core, ShardReport};
 use crate::shard::{Shard, Tick};
-use crate::stripe;
+use crate::thread;
 use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::hash_map::RandomState;
@@ -244,17 +244,16 @@ where
     }
 
     pub(crate) fn into_parts(self, clock: Clock, executor: Executor, callback: Callback<K, V>) -> Parts<K, V, S> {
-        let stripe_count = stripe::count();
+        let stripe_count = thread::stripe_count();
         let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
         let runs_inline = matches!(executor, Executor::Inline);
         let runner = Arc::new(Runner { callback, on_panic: self.on_panic, executor });
         let core = Core {
             shards: (0..shard_count).map(|_| Shard::new(stripe_count, clock.first_tick())).collect(),
             reports: (0..shard_count).map(|_| CachePadded::new(ShardReport::new())).collect(),
-            stripe_count,
             clock,
             capacity: Capacity::new(self.capacity, stripe_count),
-            counters: Counters::new(stripe_count),
+            counters: Counters::new(),
             runner: Arc::downgrade(&runner),
             runs_inline,
             closed: AtomicBool::new(false),

@@ -1,8 +1,9 @@
-//! How many timers began and how they ended: one set of counters per stripe, folded on reading.
+//! How many timers began and how they ended: one set of counters per thread, folded on reading.
 //!
 //! Each transition is counted by the one thread that made it, after it made it. `len` is not a counter of its own but
 //! what began minus what ended, so it cannot drift.
 
+use crate::shard::{Ordinal, Segments, Zeroed};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -28,26 +29,33 @@ const EVENT_COUNT: usize = Event::ClockRegressed as usize + 1;
 const ENDS: [Event; 6] =
     [Event::Replaced, Event::Cancelled, Event::Fired, Event::Drained, Event::Discarded, Event::Returned];
 
+/// What one thread counted, on cache lines of its own.
 #[derive(Debug, Default)]
-struct Stripe([AtomicU64; EVENT_COUNT]);
+struct Local(CachePadded<[AtomicU64; EVENT_COUNT]>);
 
+// SAFETY: atomics of zero.
+unsafe impl Zeroed for Local {}
+
+/// By ordinal.
 #[derive(Debug)]
-pub(crate) struct Counters(Box<[CachePadded<Stripe>]>);
+pub(crate) struct Counters(Segments<Local>);
 
 impl Counters {
-    pub(crate) fn new(stripe_count: usize) -> Self {
-        Self((0..stripe_count).map(|_| CachePadded::default()).collect())
+    pub(crate) fn new() -> Self {
+        Self(Segments::new())
     }
 
     #[inline]
-    pub(crate) fn add(&self, stripe: usize, event: Event, count: u64) {
-        // Relaxed: a count; it publishes nothing.
-        self.0[stripe].0[event as usize].fetch_add(count, Relaxed);
+    pub(crate) fn add(&self, ordinal: &Ordinal, event: Event, count: u64) {
+        let counter = &self.0.reserve(ordinal.number()).0[event as usize];
+        // Relaxed: a count; it publishes nothing. Only the thread that holds the ordinal writes it, so nothing is lost
+        // between the load and the store, which cost less than a read-modify-write.
+        counter.store(counter.load(Relaxed) + count, Relaxed);
     }
 
     pub(crate) fn sum(&self, event: Event) -> u64 {
         // Relaxed: as above. Wrapping: 2^64 events do not happen.
-        self.0.iter().map(|stripe| stripe.0[event as usize].load(Relaxed)).sum()
+        self.0.iter().map(|local| local.0[event as usize].load(Relaxed)).sum()
     }
 
     /// Timers that have begun and not ended: exact while nothing runs.

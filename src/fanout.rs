@@ -3,7 +3,7 @@
 use crate::counters::Event;
 use crate::service::Core;
 use crate::shard::{Access, Claim, ClaimedNode, Tick};
-use crate::stripe;
+use crate::thread;
 use rayon::ThreadPool;
 use std::any::Any;
 use std::cell::Cell;
@@ -145,7 +145,7 @@ where
     let count = claims.len() as u64;
     // Relaxed: counts.
     core.reports[shard].waiting.fetch_add(count, Relaxed);
-    core.counters.add(stripe::current(core.stripe_count), Event::Fired, count);
+    core.counters.add(&thread::ordinal(), Event::Fired, count);
     let mut claims = claims.drain(..);
     while claims.len() > 0 {
         let expiries = claims.by_ref().take(BATCH_MAX).map(Expiry::from).collect();
@@ -227,7 +227,7 @@ where
     core.reports[shard].waiting.fetch_sub(1, Relaxed);
     core.shards[shard].with_claimed_key(&expiry.node, |key| {
         let Err(payload) = guarded(|| (runner.callback)(key, value)) else { return };
-        core.counters.add(stripe::current(core.stripe_count), Event::CallbackPanicked, 1);
+        core.counters.add(&thread::ordinal(), Event::CallbackPanicked, 1);
         let handled = match &runner.on_panic {
             Some(on_panic) => guarded(|| on_panic(key, payload)),
             None => Err(payload),
@@ -252,10 +252,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         }
         // Relaxed: a count.
         self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
-        let access = Access::new(stripe::current(self.core.stripe_count));
+        let ordinal = thread::ordinal();
         if not_run > 0 {
-            self.core.counters.add(access.stripe, Event::CallbackLost, not_run);
+            self.core.counters.add(&ordinal, Event::CallbackLost, not_run);
         }
+        let access = Access::new(&ordinal);
         let shard = &self.core.shards[self.shard];
         let nodes: Vec<u32> = self.expiries.iter().map(|expiry| expiry.node.node()).collect();
         for expiry in self.expiries.drain(..) {

@@ -44,8 +44,8 @@ mod shard;
 #[cfg(test)]
 mod simulation;
 mod stats;
-mod stripe;
 mod sync;
+mod thread;
 mod timer;
 pub mod wheel;
 mod worker;

@@ -7,8 +7,9 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::fanout::{self, Runner};
 use crate::service::Core;
-use crate::shard::{Access, Due, Identity, Refused, Shard, Tick};
+use crate::shard::{Access, Due, Identity, Ordinal, Refused, Shard, Tick};
 use crate::stats::Stats;
+use crate::thread;
 use crate::timer::{Link, Timer};
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
@@ -168,7 +169,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
         let (shard, identity, replaced) =
             self.start(key, value, |clock, shard| clock.due_after(delay, shard.hand()))?;
-        let link = &self.0.links[self.0.core.stripe()];
+        let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
         Ok((replaced, Timer::new(Arc::clone(link), shard, identity)))
     }
 
@@ -226,8 +227,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if self.0.core.is_closed() {
             return None;
         }
-        let value = self.shard(shard).cancel(hash, |other| other.borrow() == key, &self.access())?;
-        self.0.core.count_end(Event::Cancelled);
+        let ordinal = thread::ordinal();
+        let value = self.shard(shard).cancel(hash, |other| other.borrow() == key, &Access::new(&ordinal))?;
+        self.0.core.count_end(&ordinal, Event::Cancelled);
         Some(value)
     }
 
@@ -274,7 +276,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return false;
         }
         let shard = self.shard(index);
-        let claim = shard.claim(hash, |other| other.borrow() == key, shard.hand(), &self.access());
+        let claim = shard.claim(hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()));
         claim.map(|claim| self.0.core.fire(index, claim)).is_some()
     }
 
@@ -292,10 +294,6 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.shards[index]
     }
 
-    fn access(&self) -> Access {
-        self.0.core.access()
-    }
-
     /// Starts a timer. `due` reads the clock, if need be, while the key's bucket is on its way into the cache.
     fn start(
         &self,
@@ -307,37 +305,37 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let (index, hash) = self.place(&key);
         let shard = self.shard(index);
         shard.prefetch(hash);
+        let ordinal = thread::ordinal();
         if core.is_closed() {
-            core.count(Event::Rejected);
+            core.counters.add(&ordinal, Event::Rejected, 1);
             return Err(ScheduleError::Closed(key, value));
         }
         let due = due(&core.clock, shard);
-        let access = self.access();
+        let access = Access::new(&ordinal);
         // A replacement needs no room, and must not take any from others even for a moment.
         let replaces = core.capacity.is_bounded() && shard.due(hash, |other| *other == key, due.now, &access).is_some();
-        let has_room = !replaces && core.capacity.take(access.stripe);
+        let has_room = !replaces && core.capacity.take(&ordinal);
         if !has_room && !replaces {
-            core.count(Event::Rejected);
+            core.counters.add(&ordinal, Event::Rejected, 1);
             // A shard that was closed meanwhile has no such key either.
             let is_closed = core.is_closed();
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
         let result = shard.schedule(hash, key, value, due, &access);
-        let stripe = access.stripe;
         // Not a moment longer than needed: a thread that is preempted under its guard stops the reuse of nodes.
         drop(access);
         match result {
             Ok((identity, replaced)) => {
-                self.settle_room(has_room, replaced.is_some(), stripe);
-                core.counters.add(stripe, Event::Scheduled, 1);
+                self.settle_room(has_room, replaced.is_some(), &ordinal);
+                core.counters.add(&ordinal, Event::Scheduled, 1);
                 if replaced.is_some() {
-                    core.counters.add(stripe, Event::Replaced, 1);
+                    core.counters.add(&ordinal, Event::Replaced, 1);
                 }
                 Ok((index, identity, replaced))
             }
             Err(refused) => {
-                core.capacity.give(stripe, usize::from(has_room));
-                core.counters.add(stripe, Event::Rejected, 1);
+                core.capacity.give(&ordinal, usize::from(has_room));
+                core.counters.add(&ordinal, Event::Rejected, 1);
                 Err(match refused {
                     Refused::Exhausted(key, value) => ScheduleError::Full(key, value),
                     Refused::Sealed(key, value) => ScheduleError::Closed(key, value),
@@ -347,10 +345,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// A replacement takes the room of the timer that it replaces.
-    fn settle_room(&self, has_room: bool, has_replaced: bool, stripe: usize) {
+    fn settle_room(&self, has_room: bool, has_replaced: bool, ordinal: &Ordinal) {
         match (has_room, has_replaced) {
-            (true, true) => self.0.core.capacity.give(stripe, 1),
-            (false, false) => self.0.core.capacity.force(stripe),
+            (true, true) => self.0.core.capacity.give(ordinal, 1),
+            (false, false) => self.0.core.capacity.force(ordinal),
             (true, false) | (false, true) => {}
         }
     }
@@ -368,10 +366,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return false;
         }
         let due = due(&core.clock, shard);
-        let access = self.access();
-        let moved = shard.reschedule(hash, |other| other.borrow() == key, due, &access);
+        let ordinal = thread::ordinal();
+        let moved = shard.reschedule(hash, |other| other.borrow() == key, due, &Access::new(&ordinal));
         if moved {
-            core.counters.add(access.stripe, Event::Rescheduled, 1);
+            core.counters.add(&ordinal, Event::Rescheduled, 1);
         }
         moved
     }
@@ -386,7 +384,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return None;
         }
         let shard = self.shard(index);
-        shard.due(hash, |other| other.borrow() == key, shard.hand(), &self.access())
+        shard.due(hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()))
     }
 }
 
@@ -397,7 +395,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         hasher: S,
         threads: Vec<JoinHandle<()>>,
     ) -> Self {
-        let links = (0..core.stripe_count).map(|_| Arc::new(Arc::clone(&core).into())).collect();
+        let links = (0..thread::stripe_count()).map(|_| Arc::new(Arc::clone(&core).into())).collect();
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads: Mutex::new(threads), links }))
     }
 

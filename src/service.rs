@@ -6,9 +6,9 @@ use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
 use crate::fanout::{self, Runner, drop_quietly};
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, Shard};
 use crate::stats::{ShardStats, Stats};
-use crate::stripe;
+use crate::thread;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -53,7 +53,6 @@ impl ShardReport {
 pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) shards: Box<[Shard<K, V>]>,
     pub(crate) reports: Box<[CachePadded<ShardReport>]>,
-    pub(crate) stripe_count: usize,
     pub(crate) clock: Clock,
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
@@ -66,22 +65,10 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
-    pub(crate) fn stripe(&self) -> usize {
-        stripe::current(self.stripe_count)
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        Access::new(self.stripe())
-    }
-
-    pub(crate) fn count(&self, event: Event) {
-        self.counters.add(self.stripe(), event, 1);
-    }
-
     /// A timer has ended, other than by expiry in a worker's batch.
-    pub(crate) fn count_end(&self, event: Event) {
-        self.count(event);
-        self.capacity.give(self.stripe(), 1);
+    pub(crate) fn count_end(&self, ordinal: &Ordinal, event: Event) {
+        self.counters.add(ordinal, event, 1);
+        self.capacity.give(ordinal, 1);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -113,7 +100,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// Fires one claimed timer ahead of its time.
     pub(crate) fn fire(self: &Arc<Self>, shard: usize, claim: Claim<V>) {
-        self.capacity.give(self.stripe(), 1);
+        self.capacity.give(&thread::ordinal(), 1);
         fanout::hand_over(self, shard, &mut vec![claim.ahead_of_time()]);
     }
 
@@ -123,7 +110,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         // keys, without their being drained in turn.
         let mut timers: Vec<(usize, Identity)> = Vec::new();
         for (index, shard) in self.shards.iter().enumerate() {
-            let _access = self.access();
+            let ordinal = thread::ordinal();
+            let _access = Access::new(&ordinal);
             shard.identities(|timer| timers.push((index, timer)));
         }
         timers.into_iter().filter(|&(shard, timer)| self.drain_one(shard, timer, &mut each)).count()
@@ -131,11 +119,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn drain_one(&self, shard: usize, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let shard = &self.shards[shard];
-        let Some(claim) = shard.claim_this(timer, shard.hand(), &self.access()) else { return false };
-        self.count_end(Event::Drained);
+        let ordinal = thread::ordinal();
+        let Some(claim) = shard.claim_this(timer, shard.hand(), &Access::new(&ordinal)) else { return false };
+        self.count_end(&ordinal, Event::Drained);
         let (node, value, _) = claim.into_parts();
         // Finishes the timer even if `each` panics.
-        let node = scopeguard(node, |node| shard.finish(node, &self.access()));
+        let node = scopeguard(node, |node| shard.finish(node, &Access::new(&ordinal)));
         shard.with_claimed_key(node.get(), |key| each(key, value));
         true
     }
@@ -150,7 +139,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         self.shards.iter().for_each(|shard| shard.alarm.interrupt());
         let pending = self.seal();
         for (shard, claims) in pending.into_iter().enumerate() {
-            self.capacity.give(self.stripe(), claims.len());
+            self.capacity.give(&thread::ordinal(), claims.len());
             match close {
                 Close::Discard => closed.discarded += self.discard(shard, claims),
                 Close::FireNow => closed.fired += self.fire_now(shard, claims),
@@ -162,7 +151,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// Seals all shards; the timers that were pending, per shard. User code runs only after that.
     fn seal(&self) -> Vec<Vec<Claim<V>>> {
-        let access = self.access();
+        let ordinal = thread::ordinal();
+        let access = Access::new(&ordinal);
         let seal = |shard: &Shard<K, V>| {
             let mut claims = Vec::new();
             shard.seal(self.clock.tick_at(self.clock.now()).max(shard.hand()), |claim| claims.push(claim));
@@ -175,11 +165,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn discard(&self, shard: usize, claims: Vec<Claim<V>>) -> usize {
         let count = claims.len();
-        self.counters.add(self.stripe(), Event::Discarded, count as u64);
+        let ordinal = thread::ordinal();
+        self.counters.add(&ordinal, Event::Discarded, count as u64);
         for claim in claims {
             let (node, value, _) = claim.into_parts();
             drop_quietly(value);
-            self.shards[shard].finish(node, &self.access());
+            self.shards[shard].finish(node, &Access::new(&ordinal));
         }
         count
     }
@@ -202,12 +193,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             closed.discarded += self.discard(shard, claims);
             return;
         }
-        self.counters.add(self.stripe(), Event::Returned, claims.len() as u64);
+        let ordinal = thread::ordinal();
+        self.counters.add(&ordinal, Event::Returned, claims.len() as u64);
         let now = self.clock.now();
         for claim in claims {
             let (claimed, value, due) = claim.into_parts();
             let node = claimed.node();
-            self.shards[shard].finish(claimed, &self.access());
+            self.shards[shard].finish(claimed, &Access::new(&ordinal));
             // SAFETY: all readers of keys have gone, see above, and no new ones come.
             let key = unsafe { self.shards[shard].take_key(node) };
             let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");

@@ -3,7 +3,8 @@
 use crate::clock::Clock;
 use crate::counters::Event;
 use crate::service::Core;
-use crate::shard::{Due, Identity, Shard, Tick};
+use crate::shard::{Access, Due, Identity, Shard, Tick};
+use crate::thread;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +63,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return None;
         }
-        let value = self.shard().cancel_this(self.identity, &self.core().access())?;
-        self.core().count_end(Event::Cancelled);
+        let ordinal = thread::ordinal();
+        let value = self.shard().cancel_this(self.identity, &Access::new(&ordinal))?;
+        self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)
     }
 
@@ -82,9 +84,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
             return false;
         }
         let due = due(&self.core().clock, self.shard());
-        let moved = self.shard().reschedule_this(self.identity, due, &self.core().access());
+        let ordinal = thread::ordinal();
+        let moved = self.shard().reschedule_this(self.identity, due, &Access::new(&ordinal));
         if moved {
-            self.core().count(Event::Rescheduled);
+            self.core().counters.add(&ordinal, Event::Rescheduled, 1);
         }
         moved
     }
@@ -107,7 +110,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return false;
         }
-        let claim = self.shard().claim_this(self.identity, self.shard().hand(), &self.core().access());
+        let claim = self.shard().claim_this(self.identity, self.shard().hand(), &Access::new(&thread::ordinal()));
         claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
     }
 
@@ -115,7 +118,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return None;
         }
-        let _access = self.core().access();
+        let ordinal = thread::ordinal();
+        let _access = Access::new(&ordinal);
         self.shard().due_this(self.identity, self.shard().hand())
     }
 }

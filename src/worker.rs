@@ -8,6 +8,7 @@ use crate::counters::Event;
 use crate::fanout::hand_over;
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
+use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,7 +99,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     pub(crate) fn read_clock(&mut self) -> Nanos {
         let now = self.core.clock.now();
         if now < self.last_reading {
-            self.core.count(Event::ClockRegressed);
+            self.core.counters.add(&thread::ordinal(), Event::ClockRegressed, 1);
         }
         self.last_reading = now;
         self.now = self.now.max(now);
@@ -107,7 +108,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// Files what is in the mailbox, and expires what is due at `now`, up to a bound. True when that was all.
     pub(crate) fn step(&mut self, now: Tick) -> bool {
-        let access = self.core.access();
+        let ordinal = thread::ordinal();
+        let access = Access::new(&ordinal);
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         shard.set_hand(now);
@@ -179,7 +181,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     fn hand_over(&mut self) {
         self.fired += self.claims.len();
-        self.core.capacity.give(self.core.stripe(), self.claims.len());
+        self.core.capacity.give(&thread::ordinal(), self.claims.len());
         hand_over(&self.core, self.index, &mut self.claims);
     }
 
@@ -188,7 +190,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     pub(crate) fn next_deadline(&mut self, now: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
-        let access = core.access();
+        let ordinal = thread::ordinal();
+        let access = Access::new(&ordinal);
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
             if self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {

@@ -680,6 +680,12 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+impl<T: Default> Default for UnsafeCell<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 pub(crate) fn prefetch<T>(_address: *const T) {}
 
 pub(crate) mod memory {

@@ -1,14 +1,20 @@
 //! A shard, callers and a worker, small enough for a model; and the ledger that every key and value must balance in.
 
 use super::Gate;
-use crate::shard::{Access, Drain, Due, Hint, Look, Refused, Shard, Tick};
+use crate::shard::{Access, Drain, Due, Hint, Look, Ordinal, Refused, Shard, Tick};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The first tick of every model.
 pub(crate) const TICK_0: u64 = 100;
-/// Threads of a model may use stripes 0 and 1.
+/// Stripes of the mailbox.
 const STRIPES: usize = 2;
+
+/// A number that a thread of a model has for itself: whatever it starts and ends goes through it. The worker's is 0.
+pub(crate) fn ordinal(thread: u32) -> Ordinal {
+    // SAFETY: a model that gave one number to two threads at once would fail, because loom sees what is kept under it.
+    unsafe { Ordinal::assume(thread) }
+}
 
 thread_local! {
     static LEDGER: RefCell<Ledger> = RefCell::default();
@@ -130,12 +136,13 @@ impl World {
     /// The identity, and the value that it replaced. `Err` if the shard is sealed.
     pub(crate) fn schedule(
         &self,
-        stripe: usize,
+        thread: u32,
         key: u32,
         value: u32,
         tick: u64,
     ) -> Result<(Identity, Option<u32>), Sealed> {
-        let access = Access::new(stripe);
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
         match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), &access) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
@@ -147,8 +154,8 @@ impl World {
     }
 
     /// Schedules, whatever that replaces.
-    pub(crate) fn start(&self, stripe: usize, key: u32, value: u32, tick: u64) {
-        self.schedule(stripe, key, value, tick).expect("not sealed");
+    pub(crate) fn start(&self, thread: u32, key: u32, value: u32, tick: u64) {
+        self.schedule(thread, key, value, tick).expect("not sealed");
     }
 
     /// Schedules before the threads start.
@@ -156,27 +163,30 @@ impl World {
         self.schedule(0, key, value, tick).expect("not sealed").0
     }
 
-    pub(crate) fn cancel(&self, stripe: usize, key: u32) -> Option<u32> {
-        let access = Access::new(stripe);
+    pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
         self.shard.cancel(Key::hash(key), |k| k.name == key, &access).map(|value| value.name)
     }
 
-    pub(crate) fn cancel_this(&self, stripe: usize, timer: Identity) -> Option<u32> {
-        self.shard.cancel_this(timer, &Access::new(stripe)).map(|value| value.name)
+    pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
+        self.shard.cancel_this(timer, &Access::new(&ordinal(thread))).map(|value| value.name)
     }
 
-    pub(crate) fn reschedule(&self, stripe: usize, key: u32, tick: u64) -> bool {
-        let access = Access::new(stripe);
+    pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
         self.shard.reschedule(Key::hash(key), |k| k.name == key, due(tick), &access)
     }
 
-    pub(crate) fn reschedule_this(&self, stripe: usize, timer: Identity, tick: u64) -> bool {
-        self.shard.reschedule_this(timer, due(tick), &Access::new(stripe))
+    pub(crate) fn reschedule_this(&self, thread: u32, timer: Identity, tick: u64) -> bool {
+        self.shard.reschedule_this(timer, due(tick), &Access::new(&ordinal(thread)))
     }
 
     /// When the timer of the key is due, if there is one.
-    pub(crate) fn find(&self, stripe: usize, key: u32) -> Option<u64> {
-        let access = Access::new(stripe);
+    pub(crate) fn find(&self, thread: u32, key: u32) -> Option<u64> {
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
         let due = self.shard.due(Key::hash(key), |k| k.name == key, Tick(TICK_0), &access)?;
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
@@ -189,7 +199,8 @@ impl World {
     pub(crate) fn seal(&self) -> Vec<u32> {
         let mut claims = Vec::new();
         self.shard.seal(Tick(TICK_0), |claim| claims.push(claim));
-        let access = Access::new(0);
+        let ordinal = ordinal(0);
+        let access = Access::new(&ordinal);
         claims
             .into_iter()
             .map(|claim| {
@@ -231,7 +242,8 @@ impl Worker {
     pub(crate) fn turn(&mut self, tick: u64) {
         let now = Tick(TICK_0 + tick);
         let shard = &*self.world.shard;
-        let access = Access::new(0);
+        let ordinal = ordinal(0);
+        let access = Access::new(&ordinal);
         let wheel = &mut self.wheel;
         shard.mailbox.drain(&mut self.drain, usize::MAX, &access.guard, |hint| wheel.push(hint));
         let (due, later) = std::mem::take(wheel).into_iter().partition(|hint| hint.tick(now) <= now);

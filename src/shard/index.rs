@@ -511,7 +511,7 @@ where
     if done {
         let node = position.link.index();
         if slab.head(node).word.unlink() {
-            slab.retire(node, access.stripe, &access.guard);
+            slab.retire(node, access);
         }
     }
     done

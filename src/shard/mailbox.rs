@@ -11,6 +11,7 @@
 //! PODC 1996, with an array of slots in the place of a node.)
 
 use super::hint::Hint;
+use super::ordinal::Ordinal;
 use crate::sync::size::MAILBOX_SEGMENT;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, epoch::Guard};
 use crossbeam_utils::CachePadded;
@@ -95,7 +96,8 @@ impl Mailbox {
 
     /// Adds a hint. `_guard` keeps every segment that it can reach alive.
     #[inline]
-    pub(crate) fn push(&self, stripe: usize, hint: Hint, _guard: &Guard) -> Pushed {
+    pub(crate) fn push(&self, ordinal: &Ordinal, hint: Hint, _guard: &Guard) -> Pushed {
+        let stripe = ordinal.stripe(self.tails.len());
         let Tail { segment: tail, pushed } = &*self.tails[stripe];
         pushed.fetch_add(1, Ordering::Relaxed);
         // Acquire: pairs with the Release that published the segment.

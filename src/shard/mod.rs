@@ -18,6 +18,7 @@ mod alarm;
 mod hint;
 mod index;
 mod mailbox;
+mod ordinal;
 mod segments;
 mod slab;
 mod tick;
@@ -26,6 +27,8 @@ mod word;
 pub(crate) use alarm::Alarm;
 pub(crate) use hint::Hint;
 pub(crate) use mailbox::{Drain, Mailbox};
+pub(crate) use ordinal::{Ordinal, Ordinals};
+pub(crate) use segments::{SEGMENT_COUNT, Segments, Zeroed};
 pub(crate) use slab::Homeless;
 pub(crate) use tick::{HORIZON_TICKS, Tick};
 
@@ -47,16 +50,15 @@ fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
 }
 
 /// A thread's presence in a shard: what it may reach is not reclaimed meanwhile.
-pub(crate) struct Access {
-    pub(crate) stripe: usize,
+pub(crate) struct Access<'a> {
+    ordinal: &'a Ordinal,
     pub(crate) guard: Guard,
 }
 
-impl Access {
-    /// `stripe` keeps threads off each other's cache lines; any number below the shard's stripe count is right.
+impl<'a> Access<'a> {
     #[inline]
-    pub(crate) fn new(stripe: usize) -> Self {
-        Self { stripe, guard: pin() }
+    pub(crate) fn new(ordinal: &'a Ordinal) -> Self {
+        Self { ordinal, guard: pin() }
     }
 }
 
@@ -128,7 +130,7 @@ impl<K, V> std::fmt::Debug for Shard<K, V> {
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn new(stripe_count: usize, first_tick: Tick) -> Self {
         Self {
-            slab: Arc::new(Slab::new(stripe_count)),
+            slab: Arc::new(Slab::new()),
             index: Index::new(),
             mailbox: Mailbox::new(stripe_count),
             alarm: Alarm::default(),
@@ -152,7 +154,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     ) -> Result<(Identity, Option<V>), Refused<K, V>> {
         let node = self
             .slab
-            .allocate(access.stripe, hash, key, value, due.deadline())
+            .allocate(hash, key, value, due.deadline(), access)
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
         let identity = Identity { node, generation: self.slab.generation(node) };
         if self.index.fit(self.slab.extent()) {
@@ -160,7 +162,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             self.alarm.interrupt();
         }
         let Ok(in_run) = self.index.insert(&self.slab, hash, node, access) else {
-            let Homeless(key, value) = self.slab.give_back(access.stripe, node);
+            let Homeless(key, value) = self.slab.give_back(node, access);
             return Err(Refused::Sealed(key, value));
         };
         index::publish(&self.slab, hash, node, in_run);
@@ -203,7 +205,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(node) };
                 self.index.remove(&self.slab, hash, node, Some(position), access);
-                self.tidy();
+                self.tidy(access);
                 return Some(value);
             }
         }
@@ -217,7 +219,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(timer.node) };
                 self.index.remove(&self.slab, self.slab.hash(timer.node), timer.node, None, access);
-                self.tidy();
+                self.tidy(access);
                 return Some(value);
             }
         }
@@ -295,7 +297,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if seen.covers(tick) {
             return;
         }
-        match self.mailbox.push(access.stripe, Hint::new(tick, node), &access.guard) {
+        match self.mailbox.push(access.ordinal, Hint::new(tick, node), &access.guard) {
             Pushed::Stored => self.alarm.hint_pushed(tick),
             Pushed::SegmentFull => self.alarm.mailbox_filled(),
         }
@@ -349,15 +351,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Says that the key of a claimed timer is needed no more.
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         if self.slab.head(claim.0).word.finish() {
-            self.slab.retire(claim.0, access.stripe, &access.guard);
+            self.slab.retire(claim.0, access);
         }
-        self.slab.tidy();
+        self.slab.tidy(access);
     }
 
     /// After a timer has ended: keys that nobody can be looking at any more are dropped, and if most hints have become
     /// stale, the worker is told. Runs user code, so no protocol step is under way.
-    fn tidy(&self) {
-        self.slab.tidy();
+    fn tidy(&self, access: &Access) {
+        self.slab.tidy(access);
         if self.slab.has_stale_hints() && self.alarm.is_asleep() {
             self.alarm.interrupt();
         }

@@ -6,20 +6,23 @@
 //! the whole.
 
 use crate::sync::size::FIRST_SEGMENT_BITS;
-use crate::sync::{AtomicPtr, Ordering, memory};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory};
 use std::ptr;
 
 /// Types for which memory of zeroes is the default value.
 ///
 /// # Safety
 /// All-zero bytes must be a valid value, equal to `Self::default()`.
-pub(super) unsafe trait Zeroed: Default {}
+pub(crate) unsafe trait Zeroed: Default {}
+
+// SAFETY: an atomic of zero.
+unsafe impl Zeroed for AtomicU64 {}
 
 /// Enough segments for indexes of [`NODE_BITS`](super::hint::NODE_BITS) bits.
-const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS + 1) as usize;
+pub(crate) const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS + 1) as usize;
 
 #[derive(Debug)]
-pub(super) struct Segments<T: Zeroed> {
+pub(crate) struct Segments<T: Zeroed> {
     segments: [AtomicPtr<T>; SEGMENT_COUNT],
 }
 
@@ -47,13 +50,18 @@ const fn segment_len(segment: usize) -> usize {
 }
 
 impl<T: Zeroed> Segments<T> {
-    pub(super) fn new() -> Self {
-        Self { segments: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+    pub(crate) fn new() -> Self {
+        Self::of(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
+    }
+
+    /// For statics, which a model has none of. `segments` are null.
+    pub(crate) const fn of(segments: [AtomicPtr<T>; SEGMENT_COUNT]) -> Self {
+        Self { segments }
     }
 
     /// The item `index`, which somebody has reserved before.
     #[inline]
-    pub(super) fn at(&self, index: u32) -> &T {
+    pub(crate) fn at(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
         // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
         let items = self.segments[segment].load(Ordering::Acquire);
@@ -64,7 +72,7 @@ impl<T: Zeroed> Segments<T> {
 
     /// The item `index`; allocates its segment if need be.
     #[inline]
-    pub(super) fn reserve(&self, index: u32) -> &T {
+    pub(crate) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
         // Acquire: as in `at`.
         let mut items = self.segments[segment].load(Ordering::Acquire);
@@ -73,6 +81,17 @@ impl<T: Zeroed> Segments<T> {
         }
         // SAFETY: as in `at`.
         unsafe { &*items.add(offset) }
+    }
+
+    /// All items in segments that are there.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.segments.iter().enumerate().flat_map(|(segment, slot)| {
+            // Acquire: as in `at`.
+            let items = slot.load(Ordering::Acquire);
+            let len = if items.is_null() { 0 } else { segment_len(segment) };
+            // SAFETY: as in `at`.
+            (0..len).map(move |offset| unsafe { &*items.add(offset) })
+        })
     }
 
     /// Installs a new segment, or takes the one that another thread installed meanwhile.
@@ -111,10 +130,6 @@ impl<T: Zeroed> Drop for Segments<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::AtomicU64;
-
-    // SAFETY: an `AtomicU64` of zero bytes is `AtomicU64::new(0)`.
-    unsafe impl Zeroed for AtomicU64 {}
 
     #[test]
     fn indexes_fill_the_segments_without_gap_or_overlap() {
@@ -142,5 +157,7 @@ mod tests {
         }
         assert_eq!(ptr::from_ref(array.at(0)), first);
         assert!((0..5_000).all(|index| array.at(index).load(Ordering::Relaxed) == u64::from(index)));
+        let items: Vec<u64> = array.iter().map(|item| item.load(Ordering::Relaxed)).take(5_000).collect();
+        assert!(items.into_iter().eq(0..5_000));
     }
 }

@@ -8,21 +8,23 @@
 //! ```text
 //!   retire         64 together        grace over        keys dropped         allocate
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
-//!         (per stripe)                                                              (per stripe)
+//!         (per thread)                                                              (per thread)
 //! ```
-//! Lists are chains of nodes linked by the tail's `hash`, which a node out of the index needs no more, with a tagged
-//! head (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). `ripe` and `clean` are lists of such
-//! chains, linked by their first node's `next`. One closure is deferred per batch, so retiring allocates nothing per node.
+//! Chains of nodes are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready` are
+//! one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, linked by their first node's
+//! `next` (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end
+//! without an atomic operation on a list, and one closure is deferred per batch, not per node.
 
 use super::hint::{AtomicPromise, NODE_BITS};
 use super::index::AtomicLink;
+use super::ordinal::Ordinal;
 use super::segments::{Segments, Zeroed};
-use super::shielded;
 use super::tick::Deadline;
 use super::word::AtomicWord;
+use super::{Access, shielded};
 use crate::sync::size::BATCH;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, epoch::Guard, prefetch};
-use Ordering::{AcqRel, Acquire, Relaxed};
+use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
+use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -79,82 +81,38 @@ unsafe impl<K: Send + Sync> Sync for Head<K> {}
 // SAFETY: the value is only ever touched by one thread at a time: its author, then whoever ended the timer.
 unsafe impl<V: Send> Sync for Tail<V> {}
 
-/// The first node of a chain or of a list of chains, with a tag against ABA: `[tag:36 | node:28]`, node 0 = empty.
+/// A list of chains: the first one's first node, 0 = empty.
+///
+/// It needs no tag against ABA: a node leaves a list to be used, and comes back after a grace period only, that is, not as
+/// long as a thread that still takes it for the first is pinned. So whoever takes a chain out is pinned.
 #[derive(Debug, Default)]
-struct ChainHead(AtomicU64);
+struct ChainList(AtomicU32);
 
-#[derive(Clone, Copy)]
-struct Tagged(u64);
-
-impl Tagged {
-    #[inline]
-    fn node(self) -> u32 {
-        (self.0 & ((1 << NODE_BITS) - 1)) as u32
-    }
-
-    /// The next tag, with `node`. (36 bits: a thread must stall over exactly a multiple of 2^36 changes to be fooled.)
-    #[inline]
-    fn followed_by(self, node: u32) -> Self {
-        Self(((self.0 >> NODE_BITS).wrapping_add(1) << NODE_BITS) | u64::from(node))
-    }
-}
-
-impl ChainHead {
-    #[inline]
-    fn load(&self) -> Tagged {
-        // Acquire: pairs with the Release in `swing`, so that the links behind the first node are seen.
-        Tagged(self.0.load(Acquire))
-    }
-
-    #[inline]
-    fn swing(&self, seen: Tagged, node: u32) -> Result<(), Tagged> {
-        // Release: publishes the chain behind `node`. Acquire: what the chain's last owner did to it came before.
-        self.0.compare_exchange(seen.0, seen.followed_by(node).0, AcqRel, Acquire).map(drop).map_err(Tagged)
-    }
-}
-
-/// Retired nodes that wait for company: `[count:32 | node:32]`. Nodes are pushed one by one and taken all at once, so
-/// it needs no tag: a head that looks unchanged is as good as unchanged.
-#[derive(Debug, Default)]
-struct Limbo(AtomicU64);
-
-/// A chain of nodes: the first, and how many.
-#[derive(Clone, Copy)]
+/// A chain of nodes: the first, and how many. All-zero: none.
+#[derive(Clone, Copy, Debug, Default)]
 struct Chain {
     first: u32,
     count: u32,
 }
 
-impl Limbo {
-    fn push(&self, node: u32, link: &AtomicU32) -> u32 {
-        // Acquire: whoever takes the chain has acquired every push, each through the one before.
-        let mut seen = self.0.load(Acquire);
-        loop {
-            // Relaxed: published by the exchange.
-            link.store(seen as u32, Relaxed);
-            let count = (seen >> 32) as u32 + 1;
-            let next = u64::from(count) << 32 | u64::from(node);
-            // Release: publishes the link, and our last use of the node.
-            match self.0.compare_exchange(seen, next, AcqRel, Acquire) {
-                Ok(_) => return count,
-                Err(found) => seen = found,
-            }
-        }
-    }
-
-    fn take(&self) -> Option<Chain> {
-        // Acquire: the links, and the last uses of the nodes.
-        let taken = self.0.swap(0, AcqRel);
-        (taken != 0).then_some(Chain { first: taken as u32, count: (taken >> 32) as u32 })
-    }
-}
-
-/// What threads of one stripe share.
+/// What one thread keeps of the slab.
 #[derive(Debug, Default)]
-struct Stripe {
-    ready: ChainHead,
-    limbo: Limbo,
+struct Own {
+    /// The first of the free nodes.
+    ready: u32,
+    /// Retired nodes that wait for company.
+    limbo: Chain,
 }
+
+/// By ordinal, each on cache lines of its own.
+#[derive(Debug, Default)]
+struct Local(CachePadded<UnsafeCell<Own>>);
+
+// SAFETY: numbers of zero.
+unsafe impl Zeroed for Local {}
+// SAFETY: only the thread that holds the ordinal touches it; an ordinal that goes to another thread takes along all that
+// was done before (`Ordinals`).
+unsafe impl Sync for Local {}
 
 /// Rough figures that tell when stale hints prevail. Kept per batch, not per node.
 #[derive(Debug, Default)]
@@ -172,20 +130,20 @@ pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
 pub(crate) struct Slab<K, V> {
     heads: Segments<Head<K>>,
     tails: Segments<Tail<V>>,
-    stripes: Box<[CachePadded<Stripe>]>,
-    ripe: CachePadded<ChainHead>,
-    clean: CachePadded<ChainHead>,
+    locals: Segments<Local>,
+    ripe: CachePadded<ChainList>,
+    clean: CachePadded<ChainList>,
     /// Nodes handed out so far, node 0 included, which is none. Never falls.
     extent: CachePadded<AtomicU32>,
     census: CachePadded<Census>,
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
-    pub(super) fn new(stripe_count: usize) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             heads: Segments::new(),
             tails: Segments::new(),
-            stripes: (0..stripe_count).map(|_| CachePadded::default()).collect(),
+            locals: Segments::new(),
             ripe: CachePadded::default(),
             clean: CachePadded::default(),
             extent: CachePadded::new(AtomicU32::new(1)),
@@ -203,8 +161,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// An upper bound of the node indexes in use. The last ones' memory may not be reserved yet.
     pub(crate) fn extent(&self) -> u32 {
-        // Acquire: whoever knows of a timer also knows of an extent that covers it.
-        self.extent.load(Acquire)
+        // Relaxed: whoever knows of a timer, through whatever told it, reads no older extent than that timer's author.
+        self.extent.load(Relaxed)
     }
 
     /// The worker's wheel holds so many hints.
@@ -217,8 +175,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     pub(super) fn has_stale_hints(&self) -> bool {
         // Signed: a batch may be counted out before it is counted in.
         let in_use = (self.census.in_use.load(Relaxed) as i64).max(0) as u64;
-        let slack = STALE_SLACK + 2 * u64::from(BATCH) * self.stripes.len() as u64;
-        self.census.hints.load(Relaxed) > 2 * in_use + slack
+        self.census.hints.load(Relaxed) > 2 * in_use + STALE_SLACK
     }
 
     pub(super) fn prefetch(&self, node: u32) {
@@ -270,13 +227,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if 2^28 nodes are in use.
     pub(super) fn allocate(
         &self,
-        stripe: usize,
         hash: u32,
         key: K,
         value: V,
         deadline: Deadline,
+        access: &Access,
     ) -> Result<u32, Homeless<K, V>> {
-        let Some(node) = self.next_usable(stripe) else {
+        let Some(node) = self.next_usable(access) else {
             return Err(Homeless(key, value));
         };
         let (head, tail) = (self.head(node), self.tail(node));
@@ -291,20 +248,24 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Undoes `allocate` for a node that was never linked.
-    pub(super) fn give_back(&self, stripe: usize, node: u32) -> Homeless<K, V> {
+    pub(super) fn give_back(&self, node: u32, access: &Access) -> Homeless<K, V> {
         // SAFETY: the node was never linked, so nobody else knows its key or value, and they are not used again:
         // the dead word below carries no key.
         let (key, value) =
             unsafe { (self.head(node).key.with(|key| (*key).assume_init_read()), self.take_value(node)) };
         self.head(node).word.abort();
-        self.push_ready(stripe, node);
+        // Relaxed: the node is ours, and the chain.
+        self.with_own(access.ordinal, |own| {
+            self.tail(node).hash.store(own.ready, Relaxed);
+            own.ready = node;
+        });
         Homeless(key, value)
     }
 
     /// A free node with a new generation.
-    fn next_usable(&self, stripe: usize) -> Option<u32> {
+    fn next_usable(&self, access: &Access) -> Option<u32> {
         loop {
-            let node = self.pop_ready(stripe).or_else(|| self.refill(stripe))?;
+            let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
             let generation = &self.tail(node).generation;
             // Relaxed: the node is ours; published by the word.
             let next = generation.load(Relaxed) + 1;
@@ -316,42 +277,50 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    fn pop_ready(&self, stripe: usize) -> Option<u32> {
-        let ready = &self.stripes[stripe].ready;
-        let mut seen = ready.load();
-        while seen.node() != 0 {
-            // Relaxed: if the node is not the first any more, this is garbage, and the tag makes the exchange fail.
-            let next = self.tail(seen.node()).hash.load(Relaxed);
-            match ready.swing(seen, next & ((1 << NODE_BITS) - 1)) {
-                Ok(()) => {
-                    if next != 0 {
-                        self.prefetch(next);
-                        self.prefetch_tail(next);
-                    }
-                    return Some(seen.node());
-                }
-                Err(found) => seen = found,
-            }
-        }
-        None
+    /// Runs `change` on what the calling thread keeps.
+    #[inline]
+    fn with_own<R>(&self, ordinal: &Ordinal, change: impl FnOnce(&mut Own) -> R) -> R {
+        // SAFETY: the ordinal is the calling thread's, so nobody else is in here; nor is this thread, further up its stack:
+        // no `change` below comes back here or runs user code.
+        self.locals.reserve(ordinal.number()).0.with_mut(|own| change(unsafe { &mut *own }))
     }
 
-    /// A batch of nodes for the stripe: used ones if there are any, else new ones. Returns the first.
+    fn pop_ready(&self, ordinal: &Ordinal) -> Option<u32> {
+        self.with_own(ordinal, |own| {
+            let node = own.ready;
+            if node == 0 {
+                return None;
+            }
+            // Relaxed: the chain is ours.
+            own.ready = self.tail(node).hash.load(Relaxed);
+            if own.ready != 0 {
+                self.prefetch(own.ready);
+                self.prefetch_tail(own.ready);
+            }
+            Some(node)
+        })
+    }
+
+    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first.
     #[cold]
-    fn refill(&self, stripe: usize) -> Option<u32> {
-        let chain = self.pop_batch(&self.clean).or_else(|| self.pop_cleaned()).or_else(|| self.fresh())?;
-        // Relaxed: the chain is ours.
-        let rest = Chain { first: self.tail(chain.first).hash.load(Relaxed), count: chain.count - 1 };
+    fn refill(&self, access: &Access) -> Option<u32> {
+        let used = self.pop_batch(&self.clean, access).or_else(|| self.pop_cleaned(access));
+        let chain = used.or_else(|| self.fresh())?;
         // Relaxed here and below: a figure.
         self.census.in_use.fetch_add(u64::from(chain.count), Relaxed);
-        if rest.first != 0 {
-            let ready = &self.stripes[stripe].ready;
-            let seen = ready.load();
-            if seen.node() != 0 || ready.swing(seen, rest.first).is_err() {
-                // Another thread of the stripe was faster: leave ours for whoever comes next.
-                self.census.in_use.fetch_sub(u64::from(rest.count), Relaxed);
-                self.push_batch(&self.clean, rest);
+        // Relaxed: the chain is ours.
+        let rest = Chain { first: self.tail(chain.first).hash.load(Relaxed), count: chain.count - 1 };
+        let is_kept = self.with_own(access.ordinal, |own| {
+            let is_empty = own.ready == 0;
+            if is_empty {
+                own.ready = rest.first;
             }
+            is_empty
+        });
+        if !is_kept && rest.first != 0 {
+            // A key's destructor has started timers, and taken a batch for them.
+            self.census.in_use.fetch_sub(u64::from(rest.count), Relaxed);
+            self.push_batch(&self.clean, rest);
         }
         Some(chain.first)
     }
@@ -360,84 +329,78 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     fn fresh(&self) -> Option<Chain> {
         let limit = 1 << NODE_BITS;
         // Relaxed: a count; the segments are published by their own pointers.
-        let start =
-            self.extent.fetch_update(AcqRel, Relaxed, |extent| (extent < limit).then_some((extent + BATCH).min(limit)));
-        let start = start.ok()?;
+        let grow = |extent: u32| (extent < limit).then_some((extent + BATCH).min(limit));
+        let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
         let end = (start + BATCH).min(limit);
         for node in start..end {
             self.heads.reserve(node);
             let next = if node + 1 < end { node + 1 } else { 0 };
-            // Relaxed: the chain is ours until `swing` publishes it.
+            // Relaxed: the chain is ours.
             self.tails.reserve(node).hash.store(next, Relaxed);
         }
         Some(Chain { first: start, count: end - start })
     }
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
-    pub(super) fn retire(self: &Arc<Self>, node: u32, stripe: usize, guard: &Guard) {
-        let limbo = &self.stripes[stripe].limbo;
-        if limbo.push(node, &self.tail(node).hash) >= BATCH
-            && let Some(chain) = limbo.take()
-        {
+    pub(super) fn retire(self: &Arc<Self>, node: u32, access: &Access) {
+        let batch = self.with_own(access.ordinal, |own| {
+            let limbo = &mut own.limbo;
+            // Relaxed: the chain is ours.
+            self.tail(node).hash.store(limbo.first, Relaxed);
+            *limbo = Chain { first: node, count: limbo.count + 1 };
+            (limbo.count >= BATCH).then(|| std::mem::take(limbo))
+        });
+        if let Some(chain) = batch {
             self.census.in_use.fetch_sub(u64::from(chain.count), Relaxed);
             let slab = Arc::clone(self);
-            guard.defer(move || slab.push_batch(&slab.ripe, chain));
+            access.guard.defer(move || slab.push_batch(&slab.ripe, chain));
             // Else the batch waits in this thread's bag, where nobody else can collect it.
-            guard.flush();
+            access.guard.flush();
         }
     }
 
-    /// Puts a node in front of a stripe's ready ones.
-    fn push_ready(&self, stripe: usize, node: u32) {
-        let ready = &self.stripes[stripe].ready;
-        let mut seen = ready.load();
+    fn push_batch(&self, list: &ChainList, chain: Chain) {
+        // Relaxed, also on failure: only an expectation for the exchange; nothing behind it is read.
+        let mut first = list.0.load(Relaxed);
         loop {
-            // Relaxed: published by `swing`.
-            self.tail(node).hash.store(seen.node(), Relaxed);
-            match ready.swing(seen, node) {
-                Ok(()) => return,
-                Err(found) => seen = found,
+            // Relaxed: published by the exchange. The chain is past its grace period: nobody follows `next` any more.
+            self.head(chain.first).next.store_batch(first, chain.count);
+            // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All changes
+            // of a list are read-modify-writes, so whoever sees a later one has acquired this one too.
+            match list.0.compare_exchange(first, chain.first, Release, Relaxed) {
+                Ok(_) => return,
+                Err(found) => first = found,
             }
         }
     }
 
-    fn push_batch(&self, list: &ChainHead, chain: Chain) {
-        let mut seen = list.load();
-        loop {
-            // Relaxed: published by `swing`. The chain is past its grace period: nobody follows `next` any more.
-            self.head(chain.first).next.store_batch(seen.node(), chain.count);
-            match list.swing(seen, chain.first) {
-                Ok(()) => return,
-                Err(found) => seen = found,
-            }
-        }
-    }
-
-    fn pop_batch(&self, list: &ChainHead) -> Option<Chain> {
-        let mut seen = list.load();
-        while seen.node() != 0 {
-            // As in `pop_ready`: garbage if the chain is gone, and then the tag tells.
-            let (next, count) = self.head(seen.node()).next.load_batch();
-            match list.swing(seen, next) {
-                Ok(()) => return Some(Chain { first: seen.node(), count }),
-                Err(found) => seen = found,
+    fn pop_batch(&self, list: &ChainList, _pinned: &Access) -> Option<Chain> {
+        // Acquire, also on failure: pairs with the Release in `push_batch`, before the links are read.
+        let mut first = list.0.load(Acquire);
+        while first != 0 {
+            // Garbage if the chain is not the first any more; then the exchange fails.
+            let (next, count) = self.head(first).next.load_batch();
+            // Relaxed: the chain was acquired with `first`.
+            match list.0.compare_exchange(first, next, Relaxed, Acquire) {
+                Ok(_) => return Some(Chain { first, count }),
+                Err(found) => first = found,
             }
         }
         None
     }
 
     /// A ripe batch, with its keys dropped.
-    fn pop_cleaned(&self) -> Option<Chain> {
-        let chain = self.pop_batch(&self.ripe)?;
+    fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
+        let chain = self.pop_batch(&self.ripe, access)?;
         self.drop_keys(chain.first);
         Some(chain)
     }
 
     /// Drops the keys of one ripe batch, if there is one: called as timers end, so that keys do not wait for new timers
     /// to come. Runs user code; no protocol step may be under way.
-    pub(super) fn tidy(&self) {
+    pub(super) fn tidy(&self, access: &Access) {
         if std::mem::needs_drop::<K>()
-            && let Some(chain) = self.pop_cleaned()
+            && let Some(chain) = self.pop_cleaned(access)
         {
             self.push_batch(&self.clean, chain);
         }
