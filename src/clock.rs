@@ -100,11 +100,11 @@ impl Clock {
         Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick_ns))
     }
 
-    /// The first tick at or after `delay` from now, and not the present one; never, if that is beyond the end of time.
+    /// The first tick at or after `delay` from `now`, and not the present one; never, if that is beyond the end of time.
     /// `hand` is the tick that the shard's worker has reached: if this thread's clock is behind it, the worker's counts.
     #[inline]
-    pub(crate) fn due_after(&self, delay: Duration, hand: Tick) -> Due {
-        let now = self.now().max(self.start_of(hand));
+    pub(crate) fn due_after(&self, now: Nanos, delay: Duration, hand: Tick) -> Due {
+        let now = now.max(self.start_of(hand));
         let due = u64::try_from(delay.as_nanos()).ok().and_then(|delay| now.0.checked_add(delay));
         let now = self.tick_at(now);
         Due { tick: due.map(|due| self.round_up(due).max(next(now))), now }
@@ -160,6 +160,10 @@ mod tests {
         clock
     }
 
+    fn due_after(clock: &Clock, delay: Duration, hand: Tick) -> Due {
+        clock.due_after(clock.now(), delay, hand)
+    }
+
     #[test]
     fn deadlines_round_up_and_time_rounds_down() {
         let cases = [
@@ -173,7 +177,7 @@ mod tests {
             (1_000_000, 0, 2),
         ];
         for (now, delay, ticks) in cases {
-            let due = clock_at(now).due_after(Duration::from_nanos(delay), Tick(0));
+            let due = due_after(&clock_at(now), Duration::from_nanos(delay), Tick(0));
             assert_eq!(due.tick, Some(Tick(100 + ticks)), "{now} + {delay}");
             assert_eq!(due.now, Tick(100 + now / 1_000_000));
         }
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_caller_behind_the_worker_counts_from_the_worker() {
-        let due = clock_at(0).due_after(MS, Tick(110));
+        let due = due_after(&clock_at(0), MS, Tick(110));
         assert_eq!((due.tick, due.now), (Some(Tick(111)), Tick(110)));
     }
 
@@ -197,10 +201,10 @@ mod tests {
     #[test]
     fn endless_delays_never_end() {
         let clock = clock_at(5);
-        assert_eq!(clock.due_after(Duration::MAX, Tick(0)).tick, None);
-        assert_eq!(Clock::manual(Duration::from_secs(3600), Tick(0)).due_after(Duration::MAX, Tick(0)).tick, None);
-        assert_eq!(clock.due_after(Duration::from_secs(1 << 35), Tick(0)).tick, None);
-        assert!(clock.due_after(Duration::from_secs(1 << 34), Tick(0)).tick.is_some());
+        assert_eq!(due_after(&clock, Duration::MAX, Tick(0)).tick, None);
+        assert_eq!(due_after(&Clock::manual(Duration::from_secs(3600), Tick(0)), Duration::MAX, Tick(0)).tick, None);
+        assert_eq!(due_after(&clock, Duration::from_secs(1 << 35), Tick(0)).tick, None);
+        assert!(due_after(&clock, Duration::from_secs(1 << 34), Tick(0)).tick.is_some());
         assert_eq!(clock.until(None, Nanos(0)), Duration::MAX);
         let _ = clock.instant(Nanos(u64::MAX));
     }
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn far_first_ticks_do_not_overflow() {
         let clock = Clock::manual(MS, Tick(1 << 63));
-        let due = clock.due_after(Duration::from_secs(1 << 34), Tick(1 << 63));
+        let due = due_after(&clock, Duration::from_secs(1 << 34), Tick(1 << 63));
         assert_eq!(due.tick, Some(Tick((1 << 63) + (1000 << 34))));
     }
 }

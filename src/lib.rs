@@ -28,6 +28,7 @@
 
 #![deny(missing_docs, missing_debug_implementations)]
 
+mod batch;
 mod builder;
 mod capacity;
 mod clock;

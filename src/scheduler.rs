@@ -55,8 +55,15 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     links: Box<[Link<K, V>]>,
 }
 
-/// What a successful schedule leaves: which shard, who, and the value of the timer that was replaced.
-type Scheduled<V> = (usize, Identity, Option<V>);
+/// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
+type Scheduled<V> = (Identity, Option<V>);
+
+/// Where a key belongs: its shard, and its hash within that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    shard: usize,
+    pub(crate) hash: u32,
+}
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for Scheduler<K, V, S> {
     fn clone(&self) -> Self {
@@ -121,7 +128,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_with(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
-        self.start(key, value, |clock, shard| clock.due_after(delay, shard.hand())).map(|(_, _, replaced)| replaced)
+        self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
+            .map(|(_, (_, replaced))| replaced)
     }
 
     /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. The clock is
@@ -140,7 +148,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// ```
     pub fn schedule_at(&self, key: K, value: V, deadline: Instant) -> Result<Option<V>, ScheduleError<K, V>> {
         self.start(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
-            .map(|(_, _, replaced)| replaced)
+            .map(|(_, (_, replaced))| replaced)
     }
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
@@ -167,10 +175,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (shard, identity, replaced) =
-            self.start(key, value, |clock, shard| clock.due_after(delay, shard.hand()))?;
+        let (place, (identity, replaced)) =
+            self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))?;
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        Ok((replaced, Timer::new(Arc::clone(link), shard, identity)))
+        Ok((replaced, Timer::new(Arc::clone(link), place.shard, identity)))
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -192,7 +200,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shift(key, |clock, shard| clock.due_after(delay, shard.hand()))
+        self.shift(key, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
     }
 
     /// As [`reschedule`](Self::reschedule), to an instant.
@@ -223,14 +231,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (shard, hash) = self.place(key);
-        if self.0.core.is_closed() {
-            return None;
-        }
-        let ordinal = thread::ordinal();
-        let value = self.shard(shard).cancel(hash, |other| other.borrow() == key, &Access::new(&ordinal))?;
-        self.0.core.count_end(&ordinal, Event::Cancelled);
-        Some(value)
+        let place = self.place(key);
+        self.cancel_at(place, key, &Access::new(&thread::ordinal()))
     }
 
     /// True if a timer is pending under `key` at this moment.
@@ -271,27 +273,31 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (index, hash) = self.place(key);
+        let place = self.place(key);
         if self.0.core.is_closed() {
             return false;
         }
-        let shard = self.shard(index);
-        let claim = shard.claim(hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()));
-        claim.map(|claim| self.0.core.fire(index, claim)).is_some()
+        let (shard, ordinal) = (self.shard(place), thread::ordinal());
+        let claim = shard.claim(place.hash, |other| other.borrow() == key, shard.hand(), &Access::new(&ordinal));
+        claim.map(|claim| self.0.core.fire(place.shard, claim)).is_some()
     }
 
     #[inline]
-    fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (usize, u32) {
+    pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place {
         place(self.0.hasher.hash_one(key), self.0.core.shards.len())
     }
 
     #[cfg(test)]
     pub(crate) fn shard_of(&self, key: &K) -> usize {
-        self.place(key).0
+        self.place(key).shard
     }
 
-    fn shard(&self, index: usize) -> &Shard<K, V> {
-        &self.0.core.shards[index]
+    pub(crate) fn shard(&self, place: Place) -> &Shard<K, V> {
+        &self.0.core.shards[place.shard]
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.core.clock
     }
 
     /// Starts a timer. `due` reads the clock, if need be, while the key's bucket is on its way into the cache.
@@ -300,42 +306,52 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         key: K,
         value: V,
         due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
+    ) -> Result<(Place, Scheduled<V>), ScheduleError<K, V>> {
+        let place = self.place(&key);
+        let shard = self.shard(place);
+        shard.prefetch(place.hash);
+        let due = due(self.clock(), shard);
+        let scheduled = self.start_at(place, key, value, due, &Access::new(&thread::ordinal()))?;
+        Ok((place, scheduled))
+    }
+
+    /// Starts a timer at a place and a time that are known.
+    pub(crate) fn start_at(
+        &self,
+        place: Place,
+        key: K,
+        value: V,
+        due: Due,
+        access: &Access,
     ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
-        let (index, hash) = self.place(&key);
-        let shard = self.shard(index);
-        shard.prefetch(hash);
-        let ordinal = thread::ordinal();
+        let count = |event| core.counters.add(access.ordinal, event, 1);
         if core.is_closed() {
-            core.counters.add(&ordinal, Event::Rejected, 1);
+            count(Event::Rejected);
             return Err(ScheduleError::Closed(key, value));
         }
-        let due = due(&core.clock, shard);
-        let access = Access::new(&ordinal);
+        let (shard, hash) = (self.shard(place), place.hash);
         // A replacement needs no room, and must not take any from others even for a moment.
-        let replaces = core.capacity.is_bounded() && shard.due(hash, |other| *other == key, due.now, &access).is_some();
-        let has_room = !replaces && core.capacity.take(&ordinal);
+        let replaces = core.capacity.is_bounded() && shard.due(hash, |other| *other == key, due.now, access).is_some();
+        let has_room = !replaces && core.capacity.take(access.ordinal);
         if !has_room && !replaces {
-            core.counters.add(&ordinal, Event::Rejected, 1);
+            count(Event::Rejected);
             // A shard that was closed meanwhile has no such key either.
             let is_closed = core.is_closed();
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
-        let result = shard.schedule(hash, key, value, due, &access);
-        // Not a moment longer than needed: a thread that is preempted under its guard stops the reuse of nodes.
-        drop(access);
-        match result {
+        match shard.schedule(hash, key, value, due, access) {
             Ok((identity, replaced)) => {
-                self.settle_room(has_room, replaced.is_some(), &ordinal);
-                core.counters.add(&ordinal, Event::Scheduled, 1);
+                self.settle_room(has_room, replaced.is_some(), access.ordinal);
+                count(Event::Scheduled);
                 if replaced.is_some() {
-                    core.counters.add(&ordinal, Event::Replaced, 1);
+                    count(Event::Replaced);
                 }
-                Ok((index, identity, replaced))
+                Ok((identity, replaced))
             }
             Err(refused) => {
-                core.capacity.give(&ordinal, usize::from(has_room));
-                core.counters.add(&ordinal, Event::Rejected, 1);
+                core.capacity.give(access.ordinal, usize::from(has_room));
+                count(Event::Rejected);
                 Err(match refused {
                     Refused::Exhausted(key, value) => ScheduleError::Full(key, value),
                     Refused::Sealed(key, value) => ScheduleError::Closed(key, value),
@@ -358,20 +374,41 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let place = self.place(key);
+        let shard = self.shard(place);
+        shard.prefetch(place.hash);
+        let due = due(self.clock(), shard);
+        self.shift_at(place, key, due, &Access::new(&thread::ordinal()))
+    }
+
+    /// Moves a timer whose place and new time are known.
+    pub(crate) fn shift_at<Q>(&self, place: Place, key: &Q, due: Due, access: &Access) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let core = &*self.0.core;
-        let (index, hash) = self.place(key);
-        let shard = self.shard(index);
-        shard.prefetch(hash);
-        if core.is_closed() {
-            return false;
-        }
-        let due = due(&core.clock, shard);
-        let ordinal = thread::ordinal();
-        let moved = shard.reschedule(hash, |other| other.borrow() == key, due, &Access::new(&ordinal));
+        let moved =
+            !core.is_closed() && self.shard(place).reschedule(place.hash, |other| other.borrow() == key, due, access);
         if moved {
-            core.counters.add(&ordinal, Event::Rescheduled, 1);
+            core.counters.add(access.ordinal, Event::Rescheduled, 1);
         }
         moved
+    }
+
+    /// Ends a timer whose place is known.
+    pub(crate) fn cancel_at<Q>(&self, place: Place, key: &Q, access: &Access) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let core = &*self.0.core;
+        if core.is_closed() {
+            return None;
+        }
+        let value = self.shard(place).cancel(place.hash, |other| other.borrow() == key, access)?;
+        core.count_end(access.ordinal, Event::Cancelled);
+        Some(value)
     }
 
     fn due<Q>(&self, key: &Q) -> Option<Option<Tick>>
@@ -379,12 +416,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (index, hash) = self.place(key);
+        let place = self.place(key);
         if self.0.core.is_closed() {
             return None;
         }
-        let shard = self.shard(index);
-        shard.due(hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()))
+        let shard = self.shard(place);
+        shard.due(place.hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()))
     }
 }
 
@@ -530,10 +567,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for 
 ///
 /// A multiplication spreads what a weak hasher left in a few bits: the shard is taken from the upper half, the rest from
 /// both.
-fn place(hash: u64, shard_count: usize) -> (usize, u32) {
+fn place(hash: u64, shard_count: usize) -> Place {
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let upper = mixed >> 32;
-    (((upper * shard_count as u64) >> 32) as usize, (mixed ^ upper) as u32)
+    Place { shard: ((upper * shard_count as u64) >> 32) as usize, hash: (mixed ^ upper) as u32 }
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
@@ -570,9 +607,9 @@ mod tests {
             let mut counts = vec![0; shard_count];
             let mut buckets = vec![0; 64];
             for hash in 0..64_000 {
-                let (shard, bucket) = place(hash, shard_count);
-                counts[shard] += 1;
-                buckets[bucket as usize % 64] += 1;
+                let place = place(hash, shard_count);
+                counts[place.shard] += 1;
+                buckets[place.hash as usize % 64] += 1;
             }
             let fair = |counts: &[usize]| {
                 counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4)

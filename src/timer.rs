@@ -71,7 +71,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
 
     /// Moves the timer, as [`Scheduler::reschedule`](crate::Scheduler::reschedule) does.
     pub fn reschedule(&self, delay: Duration) -> bool {
-        self.shift(|clock, shard| clock.due_after(delay, shard.hand()))
+        self.shift(|clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
     }
 
     /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does.

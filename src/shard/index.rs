@@ -268,6 +268,20 @@ impl Index {
         crate::sync::prefetch(self.buckets.reserve(self.bucket_of(hash)));
     }
 
+    pub(super) fn prefetch_first<K, V>(&self, slab: &Slab<K, V>, hash: u32)
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let first = self.buckets.reserve(self.bucket_of(hash)).load();
+        if first.is_node() {
+            slab.prefetch(first.index());
+            if first.order() == Link::to_node(hash, 0).order() {
+                slab.prefetch_tail(first.index());
+            }
+        }
+    }
+
     #[inline]
     fn bucket_of(&self, hash: u32) -> u32 {
         // Relaxed: see `fit`.

@@ -51,7 +51,7 @@ fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
 
 /// A thread's presence in a shard: what it may reach is not reclaimed meanwhile.
 pub(crate) struct Access<'a> {
-    ordinal: &'a Ordinal,
+    pub(crate) ordinal: &'a Ordinal,
     pub(crate) guard: Guard,
 }
 
@@ -141,6 +141,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Asks the processor for the bucket of `hash`.
     pub(crate) fn prefetch(&self, hash: u32) {
         self.index.prefetch(hash);
+    }
+
+    /// Asks the processor for what the bucket of `hash`, which should be in the cache by now, leads to.
+    pub(crate) fn prefetch_first(&self, hash: u32) {
+        self.index.prefetch_first(&self.slab, hash);
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
