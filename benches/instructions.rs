@@ -37,7 +37,7 @@ type Timers = Scheduler<u64, u64, BuildHasherDefault<Mix>>;
 
 fn timers() -> (Timers, ManualClock) {
     let builder = Scheduler::builder().shards(1).hasher(BuildHasherDefault::<Mix>::default());
-    builder.build_manual(|_: &u64, value: u64| drop(black_box(value))).expect("the settings are in range")
+    builder.build_manual(|_: &u64, value: u64| _ = black_box(value)).expect("the settings are in range")
 }
 
 fn start(timers: &Timers, key: u64, delay: Duration) {

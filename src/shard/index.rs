@@ -187,6 +187,8 @@ impl AtomicLink {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed;
 
+/// There are never more buckets than an array holds, which is a few less than 2^28.
+const BUCKET_BITS_MAX: u32 = NODE_BITS - 1;
 /// How far ahead `link_ahead` asks for a node.
 const LINK_PREFETCH_AHEAD: u32 = 12;
 
@@ -227,7 +229,7 @@ impl Index {
     pub(super) fn fit(&self, node_count: u32) -> bool {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
         let bits = self.bucket_bits.load(Relaxed);
-        bits < NODE_BITS
+        bits < BUCKET_BITS_MAX
             && u64::from(node_count) * 4 > 3 << bits
             && self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
     }

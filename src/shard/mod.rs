@@ -149,6 +149,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
+    #[inline]
     pub(crate) fn schedule(
         &self,
         hash: u32,
@@ -294,6 +295,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
     /// The caller has just made the timer pending with this deadline.
+    #[inline]
     fn announce(&self, node: u32, due: Due, access: &Access) {
         let Some(tick) = due.tick else { return };
         let tick = hint_tick(tick, due.now);

@@ -1,6 +1,6 @@
 //! An array that grows from any thread without ever moving an item.
 //!
-//! Segment 0 holds the first `1 << FIRST_SEGMENT_BITS` items, each further segment as many as all before it.
+//! Segment 0 holds the first `1 << FIRST_SEGMENT_BITS` items, each further segment twice as many as the one before it.
 //! A segment is allocated by whoever needs it first and stays until the array is dropped; its memory comes zeroed
 //! from the operating system and costs nothing until it is touched. Growing copies nothing, so no call pays for
 //! the whole.
@@ -18,8 +18,10 @@ pub(crate) unsafe trait Zeroed: Default {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroed for AtomicU64 {}
 
-/// Enough segments for indexes of [`NODE_BITS`](super::hint::NODE_BITS) bits.
-pub(crate) const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS + 1) as usize;
+/// As many segments as have indexes of [`NODE_BITS`](super::hint::NODE_BITS) bits only.
+pub(crate) const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS) as usize;
+/// Items that there is room for.
+pub(crate) const LEN_MAX: u32 = (1 << super::hint::NODE_BITS) - (1 << FIRST_SEGMENT_BITS);
 
 #[derive(Debug)]
 pub(crate) struct Segments<T: Zeroed> {
@@ -31,22 +33,19 @@ unsafe impl<T: Zeroed + Send> Send for Segments<T> {}
 // SAFETY: as above; all that `&Segments` gives away is `&T`.
 unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
 
-/// Where the item `index` lies: segment, and offset in it.
+/// Where the item `index` lies: segment, and offset in it. Counted from the length of the first segment, all indexes in
+/// a segment have the same leading bit, and the rest is the offset.
 #[inline]
 const fn locate(index: u32) -> (usize, usize) {
-    let segment = u32::BITS - (index >> FIRST_SEGMENT_BITS).leading_zeros();
-    if segment == 0 {
-        (0, index as usize)
-    } else {
-        (segment as usize, (index - (1 << (FIRST_SEGMENT_BITS + segment - 1))) as usize)
-    }
+    let counted = index + (1 << FIRST_SEGMENT_BITS);
+    let leading_bit = counted.ilog2();
+    ((leading_bit - FIRST_SEGMENT_BITS) as usize, (counted ^ (1 << leading_bit)) as usize)
 }
 
 /// Items in a segment.
 #[inline]
 const fn segment_len(segment: usize) -> usize {
-    let doublings = if segment == 0 { 0 } else { segment - 1 };
-    1 << (FIRST_SEGMENT_BITS as usize + doublings)
+    1 << (FIRST_SEGMENT_BITS as usize + segment)
 }
 
 impl<T: Zeroed> Segments<T> {
@@ -141,8 +140,7 @@ mod tests {
                 expected = (expected.0 + 1, 0);
             }
         }
-        let last = (1 << super::super::hint::NODE_BITS) - 1;
-        assert_eq!(locate(last), (SEGMENT_COUNT - 1, segment_len(SEGMENT_COUNT - 1) - 1));
+        assert_eq!(locate(LEN_MAX - 1), (SEGMENT_COUNT - 1, segment_len(SEGMENT_COUNT - 1) - 1));
     }
 
     #[test]

@@ -15,10 +15,10 @@
 //! `next` (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end
 //! without an atomic operation on a list, and one closure is deferred per batch, not per node.
 
-use super::hint::{AtomicPromise, NODE_BITS};
+use super::hint::AtomicPromise;
 use super::index::AtomicLink;
 use super::ordinal::Ordinal;
-use super::segments::{Segments, Zeroed};
+use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use super::{Access, shielded};
@@ -151,10 +151,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
+    #[inline]
     pub(super) fn head(&self, node: u32) -> &Head<K> {
         self.heads.at(node)
     }
 
+    #[inline]
     fn tail(&self, node: u32) -> &Tail<V> {
         self.tails.at(node)
     }
@@ -225,6 +227,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if 2^28 nodes are in use.
+    #[inline]
     pub(super) fn allocate(
         &self,
         hash: u32,
@@ -327,11 +330,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// A chain of nodes that were never used.
     fn fresh(&self) -> Option<Chain> {
-        let limit = 1 << NODE_BITS;
         // Relaxed: a count; the segments are published by their own pointers.
-        let grow = |extent: u32| (extent < limit).then_some((extent + BATCH).min(limit));
+        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + BATCH).min(LEN_MAX));
         let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
-        let end = (start + BATCH).min(limit);
+        let end = (start + BATCH).min(LEN_MAX);
         for node in start..end {
             self.heads.reserve(node);
             let next = if node + 1 < end { node + 1 } else { 0 };
