@@ -110,6 +110,12 @@ impl Link {
         Self(target.0 | (self.0 & CLAIMED))
     }
 
+    /// The list is sorted; only nodes may be of equal order.
+    #[inline]
+    fn may_precede(self, next: Self) -> bool {
+        self.order() < next.order() || (self.order() == next.order() && self.0 & NODE != 0)
+    }
+
     /// True if a node of `order` is the successor.
     #[inline]
     fn continues_run(self, order: Order) -> bool {
@@ -386,6 +392,7 @@ impl Index {
             while !stop(position.link) {
                 let at = self.link_of(slab, position.link);
                 let link = at.load();
+                debug_assert!(position.link.may_precede(link), "the list is sorted");
                 if !link.is_marked() {
                     position = Position { at, link };
                 } else if position.link.is_node() && unlink(slab, position, link, access) {
