@@ -53,7 +53,7 @@ const A_SLOW_FIRST_PUSH: Model = Model::new("a_slow_first_push", || {
     all.sort();
     assert_eq!(all, [1, 2, 3, 4], "every hint comes out once");
 })
-.preemptions(4)
+.preemptions(3)
 .plain_preemptions(2)
 .reclaims_early();
 
@@ -79,7 +79,7 @@ const A_SLOW_MOVE_OF_THE_TAIL: Model = Model::new("a_slow_move_of_the_tail", || 
     all.sort();
     assert_eq!(all, [1, 2, 3, 4, 5], "every hint comes out once");
 })
-.preemptions(4)
+.preemptions(3)
 .plain_preemptions(2)
 .reclaims_early();
 

@@ -1,6 +1,6 @@
 //! The index grows while it is used: a new bucket is linked in by whoever needs it first.
 //!
-//! It begins with two buckets; the third timer makes it four. Hashes 3 and 7 share a bucket of either size.
+//! It begins with two buckets; the first timer makes it four, the third eight: only then hashes 3 and 7 part.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -16,7 +16,13 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+use shard::Access;
 use support::{Change, Model, World, join, outcome, place, spawn};
+
+/// How many calls said that they had doubled the array: each of them tells the worker.
+fn growths(world: &World) -> u32 {
+    world.shard.alarm.ticket()
+}
 
 /// Two timers for a bucket that nobody has used yet: one links it in, the other goes around it.
 const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
@@ -29,6 +35,7 @@ const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
     assert_eq!(world.find(0, 7), Some(6));
     assert_eq!(join(author), (true, Some(5)));
     assert_eq!((world.find(0, 3), world.find(0, 7)), (Some(5), Some(6)));
+    assert_eq!((world.shard.bucket_count(), growths(&world)), (4, 1), "one of them made it grow");
     outcome(world.seal());
     world.end();
 })
@@ -127,6 +134,59 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 .preemptions(2)
 .plain_preemptions(1);
 
+/// What the worker does with the buckets from `next` on.
+fn link_ahead(world: &World, next: u32) -> Option<u32> {
+    world.shard.link_ahead(next, 2, &Access::new(0))
+}
+
+/// The worker has claimed a bucket, a timer begins beside it, the worker links the bucket in front of that: who enters
+/// there sees the timer whole.
+const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
+    let world = World::new();
+    for key in [1, 2, 5] {
+        world.given(key, key + 10, 5);
+    }
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 17, 5)
+    });
+    let reader = spawn({
+        let world = world.clone();
+        move || world.find(1, 7)
+    });
+    assert_eq!(link_ahead(&world, 6), None, "there are no more than eight");
+    join(author);
+    outcome(join(reader));
+    assert_eq!((world.shard.bucket_count(), growths(&world)), (8, 2));
+    assert_eq!((link_ahead(&world, 3), link_ahead(&world, 5), link_ahead(&world, 7)), (Some(5), Some(7), None));
+    assert_eq!(world.seal(), [12, 11, 15, 17], "the timers in the order of the list");
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// The worker links a bucket in while callers insert, remove, and link it themselves.
+const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    world.given(1, 8, 6);
+    world.given(2, 6, 6);
+    let caller = spawn({
+        let world = world.clone();
+        move || {
+            world.start(1, 7, 9, 7);
+            (world.cancel(1, 3), world.find(1, 7))
+        }
+    });
+    assert_eq!(link_ahead(&world, 6), None);
+    assert_eq!(join(caller), (Some(7), Some(7)));
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
 #[test]
 fn a_new_bucket_hides_nothing() {
     A_NEW_BUCKET_FOR_TWO.reaches(&[[7, 8]]);
@@ -148,11 +208,40 @@ fn growth_opens_no_way_around_the_seal() {
 #[test]
 fn a_bucket_must_be_claimed_in_one_step() {
     let claim = place("index.rs", "self.0.compare_exchange(0, CLAIMED");
-    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "");
+    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "the list is sorted");
+    LINKED_AHEAD_OR_CHANGED.kills(claim, Change::Tear, "the list is sorted");
 }
 
-const MODELS: &[Model] =
-    &[A_NEW_BUCKET_FOR_TWO, GROWTH_OR_FIND, GROWTH_OR_REMOVE, GROWTH_OR_INSERT, TOLD_OR_NOT, GROWTH_OR_SEAL];
+#[test]
+fn the_array_must_double_in_one_step() {
+    let fit = place("index.rs", "self.bucket_bits.compare_exchange(bits, bits + 1");
+    A_NEW_BUCKET_FOR_TWO.kills(fit, Change::Tear, "one of them made it grow");
+}
+
+#[test]
+fn the_worker_links_buckets_beside_callers() {
+    LINKED_AHEAD_OR_FIND.reaches(&[None, Some(5)]);
+    LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
+}
+
+/// The end of the claim is what a reader acquires who enters by the bucket.
+#[test]
+fn a_bucket_must_be_published() {
+    let end_claim = place("index.rs", "self.0.fetch_and(!CLAIMED, Release)");
+    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::DropRelease, "Causality violation");
+    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::Tear, "the timers in the order of the list");
+}
+
+const MODELS: &[Model] = &[
+    A_NEW_BUCKET_FOR_TWO,
+    GROWTH_OR_FIND,
+    GROWTH_OR_REMOVE,
+    GROWTH_OR_INSERT,
+    TOLD_OR_NOT,
+    GROWTH_OR_SEAL,
+    LINKED_AHEAD_OR_FIND,
+    LINKED_AHEAD_OR_CHANGED,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
