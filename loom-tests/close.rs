@@ -163,7 +163,16 @@ fn the_sealer_must_see_what_it_claims() {
     );
 }
 
-const MODELS: &[Model] = &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
+/// Who meets a marked bucket on his way sees the mark of the one where he started, too: else he starts there again and
+/// again.
+#[test]
+fn a_refused_author_must_come_to_know_it() {
+    let mark = place("index.rs", "self.0.fetch_or(MARK, AcqRel)");
+    SEAL_OR_TWO.kills(mark, Change::DropRelease, "exceeded maximum number of branches");
+}
+
+const MODELS: &[Model] =
+    &[SEAL_OR_SCHEDULE, SEAL_OR_TWO, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -224,6 +224,14 @@ fn the_worker_links_buckets_beside_callers() {
     LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
 }
 
+/// A bucket leads on before it can be reached.
+#[test]
+fn a_bucket_must_lead_on_before_it_is_linked_in() {
+    let lead_on = place("index.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
+}
+
 /// The end of the claim is what a reader acquires who enters by the bucket.
 #[test]
 fn a_bucket_must_be_published() {
