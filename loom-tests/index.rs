@@ -17,7 +17,7 @@ mod size {
 }
 
 use shard::Access;
-use support::{Change, Model, World, join, outcome, place, spawn};
+use support::{Change, Model, World, join, ordinal, outcome, place, spawn};
 
 /// How many calls said that they had doubled the array: each of them tells the worker.
 fn growths(world: &World) -> u32 {
@@ -136,7 +136,7 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 
 /// What the worker does with the buckets from `next` on.
 fn link_ahead(world: &World, next: u32) -> Option<u32> {
-    world.shard.link_ahead(next, 2, &Access::new(0))
+    world.shard.link_ahead(next, 2, &Access::new(&ordinal(0)))
 }
 
 /// The worker has claimed a bucket, a timer begins beside it, the worker links the bucket in front of that: who enters
@@ -152,7 +152,7 @@ const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
     });
     let reader = spawn({
         let world = world.clone();
-        move || world.find(1, 7)
+        move || world.find(2, 7)
     });
     assert_eq!(link_ahead(&world, 6), None, "there are no more than eight");
     join(author);
