@@ -16,8 +16,10 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use shard::Access;
+use shard::{Access, Segments};
+use std::rc::Rc;
 use support::{Change, Model, World, join, ordinal, outcome, place, spawn};
+use sync::Ordering::Relaxed;
 
 /// How many calls said that they had doubled the array: each of them tells the worker.
 fn growths(world: &World) -> u32 {
@@ -99,9 +101,9 @@ const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
 /// A reader who knows from elsewhere that the timer is there must find it, by whatever entrance.
 const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
     let world = World::new();
-    let told = std::rc::Rc::new(sync::AtomicU64::new(0));
+    let told = Rc::new(sync::AtomicU64::new(0));
     let author = spawn({
-        let (world, told) = (world.clone(), std::rc::Rc::clone(&told));
+        let (world, told) = (world.clone(), Rc::clone(&told));
         move || {
             world.start(1, 3, 7, 5);
             told.store(1, sync::Ordering::Release);
@@ -187,6 +189,37 @@ const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || 
 .preemptions(2)
 .plain_preemptions(1);
 
+/// Two threads need the same new segment of an array, and one of them reads what is there before.
+const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
+    let array = Rc::new(Segments::<sync::AtomicU64>::new());
+    let other = spawn({
+        let array = Rc::clone(&array);
+        move || array.reserve(2).fetch_add(1, Relaxed)
+    });
+    let early: u64 = array.iter().map(|item| item.load(Relaxed)).sum();
+    array.reserve(3).fetch_add(1, Relaxed);
+    join(other);
+    let items = [2, 3].map(|index| array.at(index).load(Relaxed));
+    assert_eq!(items, [1, 1], "an item was lost");
+    outcome(early);
+});
+
+#[test]
+fn an_array_has_one_segment_for_all() {
+    A_NEW_SEGMENT_FOR_TWO.reaches(&[0, 1]);
+    let install = place("segments.rs", "slot.compare_exchange(ptr::null_mut(), fresh");
+    let [reserve, read] = ["let mut items = self.segments[segment].load(", "let items = slot.load(Ordering::Acquire)"];
+    A_NEW_SEGMENT_FOR_TWO.kills(install, Change::Tear, "an item was lost");
+    for (line, change) in [
+        (install, Change::DropRelease),
+        (install, Change::RelaxFailure),
+        (place("segments.rs", reserve), Change::DropAcquire),
+        (place("segments.rs", read), Change::DropAcquire),
+    ] {
+        A_NEW_SEGMENT_FOR_TWO.kills(line, change, "Causality violation");
+    }
+}
+
 #[test]
 fn a_new_bucket_hides_nothing() {
     A_NEW_BUCKET_FOR_TWO.reaches(&[[7, 8]]);
@@ -249,6 +282,7 @@ const MODELS: &[Model] = &[
     GROWTH_OR_SEAL,
     LINKED_AHEAD_OR_FIND,
     LINKED_AHEAD_OR_CHANGED,
+    A_NEW_SEGMENT_FOR_TWO,
 ];
 
 #[test]
