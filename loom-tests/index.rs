@@ -1,6 +1,6 @@
 //! The index grows while it is used: a new bucket is linked in by whoever needs it first.
 //!
-//! It begins with two buckets; the third timer makes it four. Hashes 3 and 7 share a bucket of either size.
+//! It begins with two buckets; the first timer makes it four, the third eight: only then hashes 3 and 7 part.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -16,7 +16,15 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use support::{Change, Model, World, join, outcome, place, spawn};
+use shard::{Access, Segments};
+use std::rc::Rc;
+use support::{Change, Model, World, join, ordinal, outcome, place, spawn};
+use sync::Ordering::Relaxed;
+
+/// How many calls said that they had doubled the array: each of them tells the worker.
+fn growths(world: &World) -> u32 {
+    world.shard.alarm.ticket()
+}
 
 /// Two timers for a bucket that nobody has used yet: one links it in, the other goes around it.
 const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
@@ -29,6 +37,7 @@ const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
     assert_eq!(world.find(0, 7), Some(6));
     assert_eq!(join(author), (true, Some(5)));
     assert_eq!((world.find(0, 3), world.find(0, 7)), (Some(5), Some(6)));
+    assert_eq!((world.shard.bucket_count(), growths(&world)), (4, 1), "one of them made it grow");
     outcome(world.seal());
     world.end();
 })
@@ -92,9 +101,9 @@ const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
 /// A reader who knows from elsewhere that the timer is there must find it, by whatever entrance.
 const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
     let world = World::new();
-    let told = std::rc::Rc::new(sync::AtomicU64::new(0));
+    let told = Rc::new(sync::AtomicU64::new(0));
     let author = spawn({
-        let (world, told) = (world.clone(), std::rc::Rc::clone(&told));
+        let (world, told) = (world.clone(), Rc::clone(&told));
         move || {
             world.start(1, 3, 7, 5);
             told.store(1, sync::Ordering::Release);
@@ -127,6 +136,90 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 .preemptions(2)
 .plain_preemptions(1);
 
+/// What the worker does with the buckets from `next` on.
+fn link_ahead(world: &World, next: u32) -> Option<u32> {
+    world.shard.link_ahead(next, 2, &Access::new(&ordinal(0)))
+}
+
+/// The worker has claimed a bucket, a timer begins beside it, the worker links the bucket in front of that: who enters
+/// there sees the timer whole.
+const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
+    let world = World::new();
+    for key in [1, 2, 5] {
+        world.given(key, key + 10, 5);
+    }
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 17, 5)
+    });
+    let reader = spawn({
+        let world = world.clone();
+        move || world.find(2, 7)
+    });
+    assert_eq!(link_ahead(&world, 6), None, "there are no more than eight");
+    join(author);
+    outcome(join(reader));
+    assert_eq!((world.shard.bucket_count(), growths(&world)), (8, 2));
+    assert_eq!((link_ahead(&world, 3), link_ahead(&world, 5), link_ahead(&world, 7)), (Some(5), Some(7), None));
+    assert_eq!(world.seal(), [12, 11, 15, 17], "the timers in the order of the list");
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// The worker links a bucket in while callers insert, remove, and link it themselves.
+const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    world.given(1, 8, 6);
+    world.given(2, 6, 6);
+    let caller = spawn({
+        let world = world.clone();
+        move || {
+            world.start(1, 7, 9, 7);
+            (world.cancel(1, 3), world.find(1, 7))
+        }
+    });
+    assert_eq!(link_ahead(&world, 6), None);
+    assert_eq!(join(caller), (Some(7), Some(7)));
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// Two threads need the same new segment of an array, and one of them reads what is there before.
+const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
+    let array = Rc::new(Segments::<sync::AtomicU64>::new());
+    let other = spawn({
+        let array = Rc::clone(&array);
+        move || array.reserve(2).fetch_add(1, Relaxed)
+    });
+    let early: u64 = array.iter().map(|item| item.load(Relaxed)).sum();
+    array.reserve(3).fetch_add(1, Relaxed);
+    join(other);
+    let items = [2, 3].map(|index| array.at(index).load(Relaxed));
+    assert_eq!(items, [1, 1], "an item was lost");
+    outcome(early);
+});
+
+#[test]
+fn an_array_has_one_segment_for_all() {
+    A_NEW_SEGMENT_FOR_TWO.reaches(&[0, 1]);
+    let install = place("segments.rs", "slot.compare_exchange(ptr::null_mut(), fresh");
+    let [reserve, read] = ["let mut items = self.segments[segment].load(", "let items = slot.load(Ordering::Acquire)"];
+    A_NEW_SEGMENT_FOR_TWO.kills(install, Change::Tear, "an item was lost");
+    for (line, change) in [
+        (install, Change::DropRelease),
+        (install, Change::RelaxFailure),
+        (place("segments.rs", reserve), Change::DropAcquire),
+        (place("segments.rs", read), Change::DropAcquire),
+    ] {
+        A_NEW_SEGMENT_FOR_TWO.kills(line, change, "Causality violation");
+    }
+}
+
 #[test]
 fn a_new_bucket_hides_nothing() {
     A_NEW_BUCKET_FOR_TWO.reaches(&[[7, 8]]);
@@ -148,11 +241,49 @@ fn growth_opens_no_way_around_the_seal() {
 #[test]
 fn a_bucket_must_be_claimed_in_one_step() {
     let claim = place("index.rs", "self.0.compare_exchange(0, CLAIMED");
-    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "");
+    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "the list is sorted");
+    LINKED_AHEAD_OR_CHANGED.kills(claim, Change::Tear, "the list is sorted");
 }
 
-const MODELS: &[Model] =
-    &[A_NEW_BUCKET_FOR_TWO, GROWTH_OR_FIND, GROWTH_OR_REMOVE, GROWTH_OR_INSERT, TOLD_OR_NOT, GROWTH_OR_SEAL];
+#[test]
+fn the_array_must_double_in_one_step() {
+    let fit = place("index.rs", "self.bucket_bits.compare_exchange(bits, bits + 1");
+    A_NEW_BUCKET_FOR_TWO.kills(fit, Change::Tear, "one of them made it grow");
+}
+
+#[test]
+fn the_worker_links_buckets_beside_callers() {
+    LINKED_AHEAD_OR_FIND.reaches(&[None, Some(5)]);
+    LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
+}
+
+/// A bucket leads on before it can be reached.
+#[test]
+fn a_bucket_must_lead_on_before_it_is_linked_in() {
+    let lead_on = place("index.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
+    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
+}
+
+/// The end of the claim is what a reader acquires who enters by the bucket.
+#[test]
+fn a_bucket_must_be_published() {
+    let end_claim = place("index.rs", "self.0.fetch_and(!CLAIMED, Release)");
+    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::DropRelease, "Causality violation");
+    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::Tear, "the timers in the order of the list");
+}
+
+const MODELS: &[Model] = &[
+    A_NEW_BUCKET_FOR_TWO,
+    GROWTH_OR_FIND,
+    GROWTH_OR_REMOVE,
+    GROWTH_OR_INSERT,
+    TOLD_OR_NOT,
+    GROWTH_OR_SEAL,
+    LINKED_AHEAD_OR_FIND,
+    LINKED_AHEAD_OR_CHANGED,
+    A_NEW_SEGMENT_FOR_TWO,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

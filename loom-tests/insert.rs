@@ -44,9 +44,8 @@ const TWO_KEYS_OF_ONE_HASH: Model = Model::new("two_keys_of_one_hash", || {
         move || (world.schedule(1, 1, 7, 5).expect("not sealed").1, world.find(1, 1))
     });
     let mine = (world.schedule(0, 11, 8, 6).expect("not sealed").1, world.find(0, 11));
-    assert_eq!(mine, (None, Some(6)));
-    assert_eq!(join(author), (None, Some(5)));
-    assert_eq!((world.find(0, 1), world.find(0, 11)), (Some(5), Some(6)));
+    assert_eq!((mine, join(author)), ((None, Some(6)), (None, Some(5))), "neither hides the other");
+    assert_eq!((world.find(0, 1), world.find(0, 11)), (Some(5), Some(6)), "neither hides the other");
     outcome(world.seal());
     world.end();
 })
@@ -102,10 +101,14 @@ fn a_reader_sees_a_new_timer_whole_or_not_at_all() {
 #[test]
 fn linking_must_be_one_step_that_publishes() {
     let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
-    ONE_KEY_TWICE.kills(link, Change::Tear, "");
-    TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "");
-    SEEN_WHOLE_OR_NOT.kills(link, Change::DropRelease, "");
-    SEEN_WHOLE_OR_NOT.kills(place("index.rs", "Link(self.0.load(Acquire))"), Change::DropAcquire, "");
+    ONE_KEY_TWICE.kills(link, Change::Tear, "replaced, replaced, due, left");
+    TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "neither hides the other");
+    SEEN_WHOLE_OR_NOT.kills(link, Change::DropRelease, "Causality violation");
+    SEEN_WHOLE_OR_NOT.kills(
+        place("index.rs", "Link(self.0.load(Acquire))"),
+        Change::DropAcquire,
+        "Causality violation",
+    );
 }
 
 const MODELS: &[Model] = &[ONE_KEY_TWICE, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];

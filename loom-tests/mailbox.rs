@@ -17,21 +17,31 @@ mod size {
 use shard::{Access, Drain, Hint, Mailbox, Tick};
 use std::rc::Rc;
 use support::{Change, Model, join, ordinal, outcome, place, spawn};
+use sync::UnsafeCell;
 
 fn hint(name: u64) -> Hint {
     Hint::new(Tick(name), 1)
 }
 
-fn push(mailbox: &Mailbox, name: u64) {
-    let ordinal = ordinal(0);
+fn push_at(mailbox: &Mailbox, stripe: u32, name: u64) {
+    let ordinal = ordinal(stripe);
     mailbox.push(&ordinal, hint(name), &Access::new(&ordinal).guard);
 }
 
-/// Empties the mailbox; the names that were in it.
-fn drain(mailbox: &Mailbox, drain: &mut Drain) -> Vec<u64> {
+fn push(mailbox: &Mailbox, name: u64) {
+    push_at(mailbox, 0, name);
+}
+
+/// Takes up to `limit` hints of each stripe; their names.
+fn drain_some(mailbox: &Mailbox, drain: &mut Drain, limit: usize) -> Vec<u64> {
     let mut names = Vec::new();
-    mailbox.drain(drain, usize::MAX, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
+    mailbox.drain(drain, limit, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
     names
+}
+
+/// Empties the mailbox; the names that were in it.
+fn drain(mailbox: &Mailbox, consumer: &mut Drain) -> Vec<u64> {
+    drain_some(mailbox, consumer, usize::MAX)
 }
 
 /// Two producers and the consumer, over a change of segments.
@@ -145,6 +155,60 @@ const DRAINED_OR_NOT: Model = Model::new("drained_or_not", || {
 })
 .preemptions(3);
 
+/// Two stripes, and a consumer who takes one hint of each at a time.
+const A_FEW_AT_A_TIME: Model = Model::new("a_few_at_a_time", || {
+    let mailbox = Rc::new(Mailbox::new(2));
+    let mut consumer = mailbox.consumer();
+    push_at(&mailbox, 0, 1);
+    push_at(&mailbox, 0, 2);
+    let producer = spawn({
+        let mailbox = Rc::clone(&mailbox);
+        move || {
+            push_at(&mailbox, 1, 11);
+            push_at(&mailbox, 0, 3);
+        }
+    });
+    let early = drain_some(&mailbox, &mut consumer, 1);
+    assert!(!mailbox.is_drained(&consumer), "one hint of the first stripe was left");
+    join(producer);
+    let mut late = Vec::new();
+    while !mailbox.is_drained(&consumer) {
+        let some = drain_some(&mailbox, &mut consumer, 1);
+        assert!(some.len() <= 2, "more than one of a stripe: {some:?}");
+        late.extend(some);
+    }
+    assert_eq!(mailbox.depth(), 0);
+    match (early.as_slice(), late.as_slice()) {
+        ([1], [2, 11, 3]) => outcome("the first stripe alone"),
+        ([1, 11], [2, 3]) => outcome("one of each"),
+        other => panic!("early, late: {other:?}"),
+    }
+})
+.preemptions(3);
+
+/// What a producer did before it pushed a hint, its reader sees.
+const A_HINT_TELLS_WHAT_WAS_DONE: Model = Model::new("a_hint_tells_what_was_done", || {
+    let mailbox = Rc::new(Mailbox::new(1));
+    push(&mailbox, 1);
+    let done = Rc::new(UnsafeCell::new(false));
+    let producer = spawn({
+        let (mailbox, done) = (Rc::clone(&mailbox), Rc::clone(&done));
+        move || {
+            // SAFETY: nobody reads it before the hint.
+            done.with_mut(|done| unsafe { *done = true });
+            push(&mailbox, 2);
+        }
+    });
+    let mut consumer = mailbox.consumer();
+    let all = drain(&mailbox, &mut consumer);
+    if all.contains(&2) {
+        // SAFETY: after the hint, nobody writes it.
+        assert!(done.with(|done| unsafe { *done }));
+    }
+    outcome(all);
+    join(producer);
+});
+
 #[test]
 fn every_hint_comes_out_once() {
     TWO_PRODUCERS.reaches(&[1, 2, 3]);
@@ -169,6 +233,26 @@ fn is_drained_tells_the_truth() {
 }
 
 #[test]
+fn a_drain_has_a_limit_for_each_stripe() {
+    A_FEW_AT_A_TIME.reaches(&["the first stripe alone", "one of each"]);
+}
+
+#[test]
+fn a_hint_carries_what_was_done_before() {
+    A_HINT_TELLS_WHAT_WAS_DONE.reaches(&[vec![1], vec![1, 2]]);
+}
+
+#[test]
+fn a_hint_must_be_released_and_acquired() {
+    let (author, reader) = (
+        place("mailbox.rs", "slot.compare_exchange(0, hint.to_bits()"),
+        place("mailbox.rs", "Hint::from_bits(slot.load(Ordering::Acquire))"),
+    );
+    A_HINT_TELLS_WHAT_WAS_DONE.kills(author, Change::DropRelease, "Causality violation");
+    A_HINT_TELLS_WHAT_WAS_DONE.kills(reader, Change::DropAcquire, "Causality violation");
+}
+
+#[test]
 fn a_slot_must_be_taken_in_one_step() {
     let slot = place("mailbox.rs", "slot.compare_exchange(0, hint.to_bits()");
     TWO_PRODUCERS.kills(slot, Change::Tear, "every hint comes out once");
@@ -181,11 +265,36 @@ fn a_segment_must_be_installed_in_one_step() {
     FIRST_PUSH_TWICE.kills(install, Change::Tear, "every hint comes out");
 }
 
-/// The consumer leaves a segment to the epoch while the tail still leads to it.
+/// A new segment is seen empty, by whichever pointer one comes to it.
 #[test]
-fn the_tail_must_move_on_before_a_segment_is_retired() {
-    let leave = place("mailbox.rs", "let _ = self.tails[stripe].segment.compare_exchange(segment, next");
-    A_SEGMENT_IS_LEFT.kills(leave, Change::Rewrite(|segment, _| segment), "used after it was freed");
+fn a_segment_must_be_published() {
+    let install = place("mailbox.rs", "place.compare_exchange(ptr::null_mut(), fresh");
+    let seen_born = |model: Model, snippet, change| {
+        model.kills(place("mailbox.rs", snippet), change, "Causality violation");
+    };
+    FIRST_PUSH_TWICE.kills(install, Change::RelaxFailure, "Causality violation");
+    DRAINED_OR_NOT.kills(install, Change::DropRelease, "Causality violation");
+    seen_born(FIRST_PUSH_TWICE, "tail.load(Ordering::Acquire)", Change::DropAcquire);
+    seen_born(FIRST_PUSH_TWICE, "self.tails[stripe].segment.compare_exchange(", Change::DropRelease);
+    seen_born(A_SEGMENT_IS_LEFT, "let _ = tail.compare_exchange(current, next", Change::DropRelease);
+    seen_born(A_SEGMENT_IS_LEFT, "tail.store(next, Ordering::Release)", Change::DropRelease);
+    seen_born(
+        A_SEGMENT_IS_LEFT,
+        "segment.next.load(Ordering::Acquire); if next.is_null() { install",
+        Change::DropAcquire,
+    );
+    seen_born(DRAINED_OR_NOT, "segment.next.load(Ordering::Acquire); if next.is_null() { return", Change::DropAcquire);
+    seen_born(DRAINED_OR_NOT, "position.segment = self.heads[stripe].load(Ordering::Acquire)", Change::DropAcquire);
+    seen_born(DRAINED_OR_NOT, "head.load(Ordering::Acquire)", Change::DropAcquire);
+}
+
+/// Who comes by the cursor has its author's slot behind it, and all before.
+#[test]
+fn the_cursor_must_be_released_and_acquired() {
+    let (author, reader) = (place("mailbox.rs", "segment.cursor.store("), place("mailbox.rs", "segment.cursor.load("));
+    let reason = "a stalled producer hid another's hint";
+    FILLED_SLOTS_ARE_A_PREFIX.kills(author, Change::DropRelease, reason);
+    FILLED_SLOTS_ARE_A_PREFIX.kills(reader, Change::DropAcquire, reason);
 }
 
 const MODELS: &[Model] = &[
@@ -195,6 +304,8 @@ const MODELS: &[Model] = &[
     FIRST_PUSH_TWICE,
     FILLED_SLOTS_ARE_A_PREFIX,
     DRAINED_OR_NOT,
+    A_FEW_AT_A_TIME,
+    A_HINT_TELLS_WHAT_WAS_DONE,
 ];
 
 #[test]

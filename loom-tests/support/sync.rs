@@ -10,6 +10,7 @@ pub(crate) use std::sync::atomic::Ordering;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -76,7 +77,7 @@ fn without_release(order: Ordering) -> Ordering {
     }
 }
 
-/// The ordering of the load in a torn read-modify-write; a mere exchange that fails takes nothing else.
+/// The ordering of the load in a torn read-modify-write.
 fn load_part(order: Ordering) -> Ordering {
     match order {
         Ordering::Relaxed | Ordering::Release => Ordering::Relaxed,
@@ -106,10 +107,11 @@ pub(crate) enum Change {
     WeakenFence,
     /// A read-modify-write becomes a load and a store.
     Tear,
-    /// A read-modify-write pretends to have happened, and happens only after the same thread's next operation at
-    /// the other place.
+    /// An exchange pretends to have succeeded, or a store to have happened, and happens only after the same thread's
+    /// next operation at the other place.
     Postpone(Lines),
-    /// Writes another value than the code says: of the value that was expected or found, and the one to be written.
+    /// Writes another value than the code says: of the value that was expected (a store expects 0), and the one to be
+    /// written.
     Rewrite(fn(u64, u64) -> u64),
     /// A load takes what it finds and leaves this value: a claim.
     LoadBecomesSwap(u64),
@@ -288,9 +290,8 @@ fn change_at(location: &'static Location<'static>, operation: Operation) -> Opti
         (_, Operation::Load(_)) => false,
         (Change::DropRelease, _) => true,
         (Change::Tear, operation) => !matches!(operation, Operation::Store(_)),
-        (Change::RelaxFailure | Change::Postpone(_) | Change::Rewrite(_), operation) => {
-            matches!(operation, Operation::Exchange(..))
-        }
+        (Change::RelaxFailure, operation) => matches!(operation, Operation::Exchange(..)),
+        (Change::Postpone(_) | Change::Rewrite(_), operation) => !matches!(operation, Operation::Modify(_)),
     };
     if applies {
         MUTANT_WAS_REACHED.set(true);
@@ -351,9 +352,22 @@ macro_rules! atomic {
                 Self { inner: in_model().then(|| <$model>::new(value)), plain: <$plain>::new(value), alive: ALIVE }
             }
 
-            fn inner(&self) -> &$model {
+            /// A copy, which outlives the memory if that is freed while another thread's turn comes first.
+            fn inner(&self) -> ManuallyDrop<$model> {
+                self.assert_alive();
+                let inner = self.inner.as_ref().expect("made in the model that uses it");
+                // SAFETY: it is but a number by which loom knows the object, and has nothing to drop.
+                ManuallyDrop::new(unsafe { std::ptr::read(inner) })
+            }
+
+            fn assert_alive(&self) {
                 assert!(self.alive == ALIVE, "used after it was freed");
-                self.inner.as_ref().expect("made in the model that uses it")
+            }
+
+            /// After an operation of this atomic.
+            fn after(&self, location: &'static Location<'static>) {
+                self.assert_alive();
+                after(location);
             }
 
             /// A load that loom takes for a write, so that it also explores what may come between it and the next one.
@@ -386,7 +400,7 @@ macro_rules! atomic {
                     }
                 };
                 let value = if visible { self.read_latest(order) } else { self.inner().load(order) };
-                after(location);
+                self.after(location);
                 value
             }
 
@@ -396,13 +410,20 @@ macro_rules! atomic {
                 if !in_model() {
                     return self.plain.store(value, order);
                 }
-                let order = match change_at(location, Operation::Store(order.into())) {
-                    None => order,
-                    Some(Change::DropRelease) => without_release(order),
+                let (mut value, mut order) = (value, order);
+                match change_at(location, Operation::Store(order.into())) {
+                    None => {}
+                    Some(Change::DropRelease) => order = without_release(order),
+                    Some(Change::Postpone(until)) => {
+                        let this = std::ptr::from_ref(self);
+                        // SAFETY: as for an exchange.
+                        return postpone(until, move || unsafe { &*this }.inner().store(value, order));
+                    }
+                    Some(Change::Rewrite(rewrite)) => value = Self::cast(rewrite(0, Self::uncast(value))),
                     Some(change) => panic!("no {change:?} of a store"),
-                };
+                }
                 self.inner().store(value, order);
-                after(location);
+                self.after(location);
             }
 
             #[track_caller]
@@ -435,7 +456,8 @@ macro_rules! atomic {
                     Some(Change::DropRelease) => success = without_release(success),
                     Some(Change::RelaxFailure) => failure = Ordering::Relaxed,
                     Some(Change::Tear) => {
-                        let seen = self.read_latest(load_part(success));
+                        let acquires = [success, failure].map(load_part).contains(&Ordering::Acquire);
+                        let seen = self.read_latest(if acquires { Ordering::Acquire } else { Ordering::Relaxed });
                         if seen != current {
                             return Err(seen);
                         }
@@ -457,7 +479,7 @@ macro_rules! atomic {
                     Some(change) => panic!("no {change:?} of an exchange"),
                 }
                 let result = self.inner().compare_exchange(current, new, success, failure);
-                after(location);
+                self.after(location);
                 result
             }
         }
@@ -501,8 +523,8 @@ macro_rules! integer {
                     }
                     Some(change) => panic!("no {change:?} of a read-modify-write"),
                 };
-                let value = perform(self.inner(), order);
-                after(location);
+                let value = perform(&self.inner(), order);
+                self.after(location);
                 value
             }
 

@@ -110,6 +110,12 @@ impl Link {
         Self(target.0 | (self.0 & CLAIMED))
     }
 
+    /// The list is sorted; only nodes may be of equal order.
+    #[inline]
+    fn may_precede(self, next: Self) -> bool {
+        self.order() < next.order() || (self.order() == next.order() && self.0 & NODE != 0)
+    }
+
     /// True if a node of `order` is the successor.
     #[inline]
     fn continues_run(self, order: Order) -> bool {
@@ -148,7 +154,8 @@ impl AtomicLink {
     /// Forbids any change from now on; the last value.
     #[inline]
     fn mark(&self) -> Link {
-        // Acquire: the successor is going to be read. Release: whoever sees the mark sees that the timer has ended.
+        // Acquire: the successor is going to be read. Release: who meets a bucket that the sealer
+        // marked sees the start of his walk marked, too. (That a timer has ended is told by read-modify-writes of its word.)
         Link(self.0.fetch_or(MARK, AcqRel))
     }
 
@@ -388,6 +395,7 @@ impl Index {
             while !stop(position.link) {
                 let at = self.link_of(slab, position.link);
                 let link = at.load();
+                debug_assert!(position.link.may_precede(link), "the list is sorted");
                 if !link.is_marked() {
                     position = Position { at, link };
                 } else if position.link.is_node() && unlink(slab, position, link, access) {

@@ -126,7 +126,7 @@ impl Mailbox {
     fn first_segment(&self, stripe: usize) -> *mut Segment {
         let segment = install(&self.heads[stripe]);
         // Release: publishes the segment to the Acquire load in `push`.
-        // Acquire on failure: the tail is set, perhaps further on already; both segments are initialised.
+        // Acquire on failure: the tail is set, perhaps further on already, to a segment that we have not acquired yet.
         match self.tails[stripe].segment.compare_exchange(
             ptr::null_mut(),
             segment,
@@ -193,11 +193,17 @@ impl Mailbox {
 
     /// Retires a segment that is full and drained.
     fn leave(&self, stripe: usize, segment: *mut Segment, next: *mut Segment, guard: &Guard) {
+        let tail = &self.tails[stripe].segment;
         // The tail may lag behind: once it has left `segment`, no thread that pins from now on can reach it.
-        // Release: publishes `next`, as in `push`. Relaxed on failure: the tail was further on.
-        let _ = self.tails[stripe].segment.compare_exchange(segment, next, Ordering::Release, Ordering::Relaxed);
-        // Release: a producer that still believes the stripe to be new reads this in `install`.
-        self.heads[stripe].store(next, Ordering::Release);
+        // Relaxed: we saw the tail leave the one before (in the first, we acquired a slot whose author saw the tail set),
+        // so we read `segment` or a later one. If later, that is for good: only from the one before is it set to `segment`.
+        if tail.load(Ordering::Relaxed) == segment {
+            // Release: publishes `next`, as in `push`. If producers move the tail on meanwhile, this sets it back: to
+            // a segment that we have not left; they go along the chain from there.
+            tail.store(next, Ordering::Release);
+        }
+        // Relaxed: a producer that reads this in `install` takes the tail instead, which was set before.
+        self.heads[stripe].store(next, Ordering::Relaxed);
         let segment = SendPtr(segment);
         // SAFETY: nobody who pins after this guard reaches the segment: the tail, the head and the consumer have all
         // moved on. It came from `Box::into_raw` and is freed once, because the consumer leaves each segment once.
@@ -215,9 +221,9 @@ impl Mailbox {
             // SAFETY: as in `next`.
             let segment = unsafe { &*segment };
             match segment.slots.get(position.slot) {
-                // Acquire: as in `next`.
-                Some(slot) => slot.load(Ordering::Acquire) == 0,
-                None => segment.next.load(Ordering::Acquire).is_null(),
+                // Relaxed here and below: nothing is read through it; `drain` acquires.
+                Some(slot) => slot.load(Ordering::Relaxed) == 0,
+                None => segment.next.load(Ordering::Relaxed).is_null(),
             }
         })
     }
@@ -226,14 +232,16 @@ impl Mailbox {
 /// Publishes the hint in the first empty slot, if the segment has one; which one it was.
 #[inline]
 fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
-    // Acquire here and on the slots that we pass: the fence with which we go on to the alarm must come after the push
-    // of every hint before ours. Else the worker, which reads the slots in order, might still see an earlier one
-    // empty, miss ours behind it, and sleep, with us believing it awake.
+    // Acquire: the fence with which we go on to the alarm must come after the push of every hint before ours. Else the
+    // worker, which reads the slots in order, might still see an earlier one empty, miss ours behind it, and sleep, with
+    // us believing it awake.
     let start = segment.cursor.load(Ordering::Acquire) as usize;
     for (index, slot) in segment.slots.iter().enumerate().skip(start) {
         // Release: publishes the caller's steps before the push to the Acquire in `next`.
-        if slot.load(Ordering::Acquire) == 0
-            && slot.compare_exchange(0, hint.to_bits(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        // Relaxed load and failure: a slot that we have read full before our fence, or whoever moved the cursor before
+        // its Release, is not read empty after the worker's later fence. Nothing else is read through a slot.
+        if slot.load(Ordering::Relaxed) == 0
+            && slot.compare_exchange(0, hint.to_bits(), Ordering::Release, Ordering::Relaxed).is_ok()
         {
             // Release: for the Acquire above. It may step back behind another thread's; then some slots are passed twice.
             segment.cursor.store(index as u32 + 1, Ordering::Release);
@@ -256,7 +264,7 @@ fn install(place: &AtomicPtr<Segment>) -> *mut Segment {
     let fresh = Segment::allocate();
     // Release: publishes the empty segment to the Acquire loads of `next` and `heads`.
     // Acquire on failure: we go on with the winner's.
-    match place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match place.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
         Ok(_) => fresh,
         Err(winner) => {
             // SAFETY: from `Box::into_raw` above, and never shared.

@@ -62,8 +62,8 @@ impl<T: Zeroed> Segments<T> {
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
-        // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
-        let items = self.segments[segment].load(Ordering::Acquire);
+        // Relaxed: whoever knows of the index acquired it, at however many removes, from the thread that reserved it.
+        let items = self.segments[segment].load(Ordering::Relaxed);
         assert!(!items.is_null(), "index {index} was never reserved");
         // SAFETY: a segment that is not null holds `segment_len(segment) > offset` items until `self` is dropped.
         unsafe { &*items.add(offset) }
@@ -73,7 +73,7 @@ impl<T: Zeroed> Segments<T> {
     #[inline]
     pub(crate) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
-        // Acquire: as in `at`.
+        // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
         let mut items = self.segments[segment].load(Ordering::Acquire);
         if items.is_null() {
             items = self.allocate(segment);
@@ -85,7 +85,7 @@ impl<T: Zeroed> Segments<T> {
     /// All items in segments that are there.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.segments.iter().enumerate().flat_map(|(segment, slot)| {
-            // Acquire: as in `at`.
+            // Acquire: as in `reserve`.
             let items = slot.load(Ordering::Acquire);
             let len = if items.is_null() { 0 } else { segment_len(segment) };
             // SAFETY: as in `at`.
@@ -99,9 +99,9 @@ impl<T: Zeroed> Segments<T> {
         // SAFETY: `T: Zeroed`.
         let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
         let slot = &self.segments[segment];
-        // Release: publishes the initialised items to the Acquire loads in `at` and `reserve`.
+        // Release: publishes the initialised items to the Acquire load in `reserve`.
         // Acquire on failure: we go on with the other thread's items.
-        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(winner) => {
                 // SAFETY: `fresh` was allocated above with this length and nobody else has seen it.
