@@ -218,8 +218,8 @@ impl AtomicWord {
     #[must_use]
     #[inline]
     pub(super) fn finish(&self) -> bool {
-        // Release: our use of the key comes before the drop of it by whoever retires the node.
-        // Acquire: if that is us, the unlinker's steps come before.
+        // Release: our use of the key comes before its drop by whoever sees in `load` that we are done.
+        // Acquire: if we retire the node, it has left the index before.
         self.0.fetch_or(DONE, AcqRel) & UNLINKED != 0
     }
 
@@ -229,10 +229,11 @@ impl AtomicWord {
     pub(super) fn unlink(&self) -> bool {
         // A set DONE never goes away while the node is not retired, and we are the only unlinker:
         // seeing it, we are the last, and need not tell anybody.
-        // Acquire: the key's last use comes before our retiring the node.
-        self.0.load(Acquire) & DONE != 0
-            // AcqRel: as `finish`, with the roles exchanged.
-            || self.0.fetch_or(UNLINKED, AcqRel) & DONE != 0
+        // Relaxed: retiring needs no more than the fact. A key is dropped after a `load`, and the node is used again
+        // after a grace period, which waits for the guard of whoever finished.
+        self.0.load(Relaxed) & DONE != 0
+            // Release: if it is `finish` that retires the node, it has left the index before.
+            || self.0.fetch_or(UNLINKED, Release) & DONE != 0
     }
 
     /// True for exactly one caller per ended timer: the one who drops the key.
