@@ -132,6 +132,53 @@ const PUBLISHED_BY_A_HELPER: Model = Model::new("published_by_a_helper", || {
 .preemptions(3)
 .reclaims_early();
 
+/// As before without the helper, but the next timer is due at that very look. Only its word tells the worker of it.
+const A_LOOK_MEETS_THE_NEXT_TIMER: Model = Model::new("a_look_meets_the_next_timer", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    assert_eq!(world.cancel(0, 1), Some(7));
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 2, 8, 5)
+    });
+    worker.turn(5);
+    outcome(worker.fired());
+    join(author);
+    worker.settle(6..=6);
+    assert_eq!(worker.fired(), [8], "one timer was cancelled, the other is due");
+    drop(worker);
+    world.end();
+})
+.reclaims_early();
+
+/// The worker's look keeps the promise of a hint that it has not drained yet, and relies on it.
+const A_PROMISE_KEPT_IS_SEEN: Model = Model::new("a_promise_kept_is_seen", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let author = spawn({
+        let world = world.clone();
+        move || (world.reschedule_this(1, timer, 3), world.reschedule_this(1, timer, 9))
+    });
+    worker.turn(5);
+    let relies = worker.wheel.is_empty() && worker.firings.is_empty();
+    if relies {
+        // The author has not been joined: nothing but the promise says that its hint is in.
+        worker.turn(9);
+        assert_eq!(worker.fired(), [7], "a promise without its hint");
+    }
+    outcome((relies, worker.fired().len()));
+    join(author);
+    worker.settle(9..=9);
+    assert_eq!(worker.fired(), [7]);
+    drop(worker);
+    world.end();
+})
+.preemptions(2);
+
 /// Two callers and the worker.
 const TWO_CALLERS: Model = Model::new("two_callers", || {
     let world = World::new();
@@ -176,6 +223,16 @@ fn a_node_that_is_used_again_keeps_its_promise() {
 }
 
 #[test]
+fn a_look_that_meets_a_new_timer_takes_it_whole() {
+    A_LOOK_MEETS_THE_NEXT_TIMER.reaches(&[vec![], vec![8]]);
+}
+
+#[test]
+fn a_promise_that_a_look_keeps_has_its_hint_in_the_mailbox() {
+    A_PROMISE_KEPT_IS_SEEN.reaches(&[(false, 0), (false, 1), (true, 1)]);
+}
+
+#[test]
 fn a_timer_that_a_helper_published_is_announced() {
     PUBLISHED_BY_A_HELPER.reaches(&[None, Some(9)]);
 }
@@ -192,7 +249,7 @@ fn rule_1_push_first_promise_later() {
 #[test]
 fn rule_2_withdraw_before_looking() {
     let withdraw = place("hint.rs", "self.0.compare_exchange(seen.0, next.0");
-    let look = place("word.rs", "self.0.fetch_add(0, AcqRel)");
+    let look = place("word.rs", "self.0.fetch_add(0, Release)");
     MOVED_TWICE.kills(withdraw, Change::Postpone(look), "fired late");
 }
 
@@ -208,14 +265,45 @@ fn rule_3_every_look_raises_the_version() {
 /// The look's own read-modify-write is what orders it against a caller's.
 #[test]
 fn the_look_must_be_a_read_modify_write() {
-    let look = place("word.rs", "self.0.fetch_add(0, AcqRel)");
+    let look = place("word.rs", "self.0.fetch_add(0, Release)");
     let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
-    MOVED_TWICE.kills(look, Change::Tear, "");
+    MOVED_TWICE.kills(look, Change::Tear, "moved, fired");
     MOVED_TWICE.kills(look, Change::DropRelease, "fired late");
     MOVED_TWICE.kills(move_to, Change::DropAcquire, "fired late");
 }
 
+/// What a promise stands for must be seen by whoever relies on it: a caller, or the worker.
+#[test]
+fn promises_must_be_acquired() {
+    let load = place("hint.rs", "Promise(self.0.load(Ordering::Acquire))");
+    let withdraw = place("hint.rs", "self.0.compare_exchange(seen.0, next.0");
+    A_STALLED_AUTHOR_DELAYS_NOBODY.kills(load, Change::DropAcquire, "delayed another caller's timer");
+    A_PROMISE_KEPT_IS_SEEN.kills(withdraw, Change::DropAcquire, "a promise without its hint");
+}
+
+/// The promise must fail if the worker has looked meanwhile, in one step.
+#[test]
+fn promises_must_be_one_step() {
+    let promise = place("hint.rs", "self.0.compare_exchange(seen.0, seen.promising(tick).0");
+    A_LATE_PROMISE_IS_VOID.kills(promise, Change::Tear, "fired late");
+}
+
+/// The new timer of a used node is published to the worker by its word, and the look before it to the author.
+#[test]
+fn a_node_used_again_must_be_published_and_observed() {
+    let allocate = place("word.rs", "self.0.swap(Word::with_deadline(State::Tentative, deadline).0");
+    let publish = place("word.rs", "self.0.compare_exchange(word.0, Word::pending(word.deadline()).0");
+    let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
+    A_PROMISE_OUTLIVES_ITS_TIMER.kills(allocate, Change::Tear, "one timer was cancelled");
+    A_PROMISE_OUTLIVES_ITS_TIMER.kills(publish, Change::DropAcquire, "one timer was cancelled");
+    PUBLISHED_BY_A_HELPER.kills(publish, Change::RelaxFailure, "one timer was cancelled");
+    A_LOOK_MEETS_THE_NEXT_TIMER.kills(publish, Change::DropRelease, "Causality violation");
+    A_LOOK_MEETS_THE_NEXT_TIMER.kills(claim, Change::DropAcquire, "Causality violation");
+}
+
 const MODELS: &[Model] = &[
+    A_LOOK_MEETS_THE_NEXT_TIMER,
+    A_PROMISE_KEPT_IS_SEEN,
     MOVED_TWICE,
     A_STALLED_AUTHOR_DELAYS_NOBODY,
     A_LATE_PROMISE_IS_VOID,

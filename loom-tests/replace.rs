@@ -14,7 +14,9 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+use std::rc::Rc;
 use support::{Change, Model, World, join, outcome, place, spawn};
+use sync::{AtomicU64, Ordering};
 
 /// The old timer is due when the new one comes.
 const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
@@ -46,6 +48,8 @@ const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
         move || world.schedule(1, 1, 8, 9).expect("not sealed").1
     });
     let cancelled = world.cancel(0, 1);
+    let left = world.find(0, 1);
+    assert!(cancelled == Some(7) || left.is_none(), "the old timer is seen again after the new one: {left:?}");
     let replaced = join(author);
     match (replaced, cancelled, world.seal().as_slice()) {
         (Some(7), Some(8), []) => outcome("new one cancelled"),
@@ -54,6 +58,31 @@ const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
     }
     world.end();
 });
+
+/// By its identity the old timer is found ended only by one who sees what the author did before.
+const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let done = Rc::new(AtomicU64::new(0));
+    let author = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.schedule(1, 1, 8, 9).expect("not sealed").1
+        }
+    });
+    let cancelled = world.cancel_this(0, timer);
+    let seen = done.load(Ordering::Relaxed) == 1;
+    assert!(cancelled.is_some() || seen, "replaced by an author who is not seen");
+    match (join(author), cancelled) {
+        (Some(7), None) => outcome("replaced"),
+        (None, Some(7)) => outcome("cancelled"),
+        other => panic!("replaced, cancelled: {other:?}"),
+    }
+    assert_eq!(world.seal(), [8]);
+    world.end();
+})
+.preemptions(2);
 
 const REPLACE_OR_MOVE: Model = Model::new("replace_or_move", || {
     let world = World::new();
@@ -143,6 +172,11 @@ fn a_cancel_takes_the_old_timer_or_the_new_one() {
 }
 
 #[test]
+fn an_old_timer_is_replaced_or_cancelled_by_somebody_seen() {
+    REPLACED_BY_SOMEBODY_SEEN.reaches(&["replaced", "cancelled"]);
+}
+
+#[test]
 fn a_move_reaches_the_old_timer_or_the_new_one() {
     REPLACE_OR_MOVE.reaches(&[7, 9]);
 }
@@ -162,17 +196,32 @@ fn a_key_that_is_being_replaced_is_never_absent() {
 fn the_replacement_must_be_one_step() {
     let replace = place("word.rs", "self.0.compare_exchange(seen.0, Word::replaced_by(successor).0");
     REPLACE_OR_FIRE.kills(replace, Change::Tear, "lost");
-    REPLACE_OR_CANCEL.kills(replace, Change::Tear, "");
+    REPLACE_OR_CANCEL.kills(replace, Change::Tear, "lost");
+}
+
+#[test]
+fn the_replacement_must_be_released() {
+    let replace = place("word.rs", "self.0.compare_exchange(seen.0, Word::replaced_by(successor).0");
+    let publish = place("word.rs", "self.0.compare_exchange(word.0, Word::pending(word.deadline()).0");
+    REPLACED_BY_SOMEBODY_SEEN.kills(replace, Change::DropRelease, "replaced by an author who is not seen");
+    REPLACE_OR_CANCEL.kills(publish, Change::DropRelease, "seen again after the new one");
 }
 
 #[test]
 fn the_link_must_be_one_step() {
     let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
-    REPLACE_TWICE.kills(link, Change::Tear, "");
+    REPLACE_TWICE.kills(link, Change::Tear, "replaced, replaced, left");
 }
 
-const MODELS: &[Model] =
-    &[REPLACE_OR_FIRE, REPLACE_OR_CANCEL, REPLACE_OR_MOVE, REPLACE_TWICE, NEVER_ABSENT, NEVER_ABSENT_BETWEEN_TWO];
+const MODELS: &[Model] = &[
+    REPLACED_BY_SOMEBODY_SEEN,
+    REPLACE_OR_FIRE,
+    REPLACE_OR_CANCEL,
+    REPLACE_OR_MOVE,
+    REPLACE_TWICE,
+    NEVER_ABSENT,
+    NEVER_ABSENT_BETWEEN_TWO,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -14,7 +14,9 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+use std::rc::Rc;
 use support::{Change, Model, World, join, outcome, place, spawn};
+use sync::{AtomicU64, Ordering};
 
 /// The timer is due when the caller moves it away.
 const LATER_OR_FIRE: Model = Model::new("later_or_fire", || {
@@ -106,6 +108,30 @@ const THREE_WAYS: Model = Model::new("three_ways", || {
     world.end();
 });
 
+/// The timer is moved to the deadline that it has: what the caller did before comes before the callback.
+const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let done = Rc::new(AtomicU64::new(0));
+    let caller = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.reschedule_this(1, timer, 5)
+        }
+    });
+    worker.turn(5);
+    assert_eq!(worker.fired(), [7]);
+    let seen = done.load(Ordering::Relaxed) == 1;
+    let moved = join(caller);
+    assert!(seen || !moved, "the callback did not see what came before the move");
+    outcome(moved);
+    drop(worker);
+    world.end();
+});
+
 #[test]
 fn a_timer_that_was_moved_later_does_not_fire_at_its_old_deadline() {
     LATER_OR_FIRE.reaches(&["moved", "fired"]);
@@ -122,6 +148,13 @@ fn a_cancel_wins_over_any_number_of_moves() {
 }
 
 #[test]
+fn what_came_before_a_move_comes_before_the_callback() {
+    MOVED_AND_SEEN.reaches(&[false, true]);
+    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
+    MOVED_AND_SEEN.kills(move_to, Change::DropRelease, "did not see what came before the move");
+}
+
+#[test]
 fn a_move_a_cancel_and_the_tick_agree_on_one_end() {
     // "moved, fired" at 8 needs the cancel to come last, after the worker's ticks: it never does, main joins it before.
     THREE_WAYS.reaches(&["cancelled", "fired", "moved, cancelled"]);
@@ -132,11 +165,11 @@ fn moves_and_claims_must_be_one_step() {
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
     let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
     LATER_OR_FIRE.kills(claim, Change::Tear, "dropped twice");
-    LATER_OR_FIRE.kills(move_to, Change::Tear, "");
-    MOVE_OR_CANCEL.kills(move_to, Change::Tear, "");
+    LATER_OR_FIRE.kills(move_to, Change::Tear, "moved and fired");
+    MOVE_OR_CANCEL.kills(move_to, Change::Tear, "dropped twice");
 }
 
-const MODELS: &[Model] = &[LATER_OR_FIRE, EARLIER_OR_MISSED, MOVE_OR_CANCEL, THREE_WAYS];
+const MODELS: &[Model] = &[LATER_OR_FIRE, EARLIER_OR_MISSED, MOVE_OR_CANCEL, THREE_WAYS, MOVED_AND_SEEN];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -116,9 +116,9 @@ impl AtomicPromise {
     /// read before the hint went out; ignored if anything happened to it since (rules 3 and 4).
     #[inline]
     pub(crate) fn promise(&self, seen: Promise, tick: Tick) {
-        // Release: publishes the push of the hint to the Acquire in `load`.
-        // Relaxed on failure: nothing is read through it.
-        let _ = self.0.compare_exchange(seen.0, seen.promising(tick).0, Ordering::Release, Ordering::Relaxed);
+        // Relaxed: the fence in `Alarm`, which comes between the push of a hint and its promise, releases the push to the
+        // Acquire in `load`; the worker's own hints need no push. Nothing is read through it.
+        let _ = self.0.compare_exchange(seen.0, seen.promising(tick).0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The worker, about to look because of a hint for `tick`: takes back what was promised of this hint.
@@ -126,9 +126,9 @@ impl AtomicPromise {
         let mut seen = Promise(self.0.load(Ordering::Relaxed));
         loop {
             let next = seen.withdrawn(tick);
-            // Release is not what makes a caller see this: the word's read-modify-writes do (`AtomicWord::look`).
-            // Acquire: the promise that we keep, if any, was made after its hint was pushed.
-            match self.0.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
+            // Acquire: the promise that we keep, if any, was made after its hint was pushed: our next drain finds it.
+            // No Release: the word's read-modify-writes make a caller see this (`AtomicWord::look`).
+            match self.0.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return next,
                 // A caller promised meanwhile; callers do so at most once per version, so this ends.
                 Err(found) => seen = Promise(found),

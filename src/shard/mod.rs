@@ -440,8 +440,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The tick that the worker has reached.
     pub(crate) fn hand(&self) -> Tick {
-        // Acquire: none needed for correctness of other data; it keeps a caller's later clock reading later.
-        Tick(self.hand.load(Ordering::Acquire))
+        // Relaxed, here and in `set_hand`: a number, to be compared with another clock; nothing is read through it.
+        Tick(self.hand.load(Ordering::Relaxed))
     }
 
     /// The latest tick that the worker has reached or is asleep until: what is due later has not passed yet, give or take
@@ -451,8 +451,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     pub(crate) fn set_hand(&self, now: Tick) {
-        // Release: as above.
-        self.hand.store(now.0, Ordering::Release);
+        self.hand.store(now.0, Ordering::Relaxed);
     }
 }
 

@@ -7,13 +7,17 @@
 //! | pending   | deadline                       | the timer of its key                                 |
 //! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key                |
 //!
-//! Every method of [`AtomicWord`] is one legal move, and every move is one read-modify-write, never a plain
-//! store. That matters beyond the exactness of the answers: it orders each change against the worker's look
-//! (see [`AtomicWord::look`]).
+//! Every method of [`AtomicWord`] is one legal move, and every move of a node in use is one read-modify-write, never a
+//! plain store. That matters beyond the exactness of the answers: it orders each change against the worker's look
+//! (see [`AtomicWord::look`]), and whoever acquires a move acquires all that were released before it, since
+//! a read-modify-write, however relaxed, carries on what it replaces.
+//!
+//! So what a caller did before `schedule` or `reschedule` comes before the callback that follows from it, and what it did
+//! before it ended a timer comes before any answer that says so.
 
 use super::tick::{Deadline, Tick};
 use crate::sync::{AtomicU64, Ordering};
-use Ordering::{AcqRel, Acquire};
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// What a timer is at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,16 +125,17 @@ impl AtomicWord {
     /// dead -> tentative, by the owner of a free node, before the node is linked.
     #[inline]
     pub(super) fn allocate(&self, deadline: Deadline) {
-        // Acquire: observes the worker's last look at this node, so that `Promise` is not read stale afterwards.
-        // Release: publishes the new generation to a handle that sees the new timer's word.
-        let old = Word(self.0.swap(Word::with_deadline(State::Tentative, deadline).0, AcqRel));
+        // Relaxed: nobody relies on a tentative word; the link and `publish` release what is in the node.
+        // A swap all the same: it hands on what the worker's last look at this node released, to the Acquire in `publish`.
+        let old = Word(self.0.swap(Word::with_deadline(State::Tentative, deadline).0, Relaxed));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
     /// tentative -> dead, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
-        // Release: as `allocate`; a swap keeps the chain of read-modify-writes on this word unbroken.
-        self.0.swap(State::Dead as u64, AcqRel);
+        // Relaxed, and a mere store: nobody else knows the node. It cuts off what the worker's looks have released, but
+        // only a sealed shard refuses a node: whatever is begun in it after that needs no hint, it is closed.
+        self.0.store(State::Dead as u64, Relaxed);
     }
 
     /// tentative -> pending, by the author or by whoever helps; every older timer of the key has ended.
@@ -140,7 +145,7 @@ impl AtomicWord {
         // the author does not read the promise stale afterwards.
         let word = self.load();
         if word.state() == State::Tentative {
-            // Release: publishes the ends of the older timers to whoever finds this one.
+            // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
             // Acquire: observes a look of the worker that came before; see `look`.
             // Acquire on failure: as above.
             let _ = self.0.compare_exchange(word.0, Word::pending(word.deadline()).0, AcqRel, Acquire);
@@ -151,9 +156,10 @@ impl AtomicWord {
     #[inline]
     pub(super) fn reschedule(&self, seen: Word, deadline: Deadline) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // Release: keeps what `publish` released visible behind the new deadline.
+        // Release: what the caller did before comes before the callback.
         // Acquire: observes a look of the worker that came before; see `look`.
-        self.0.compare_exchange(seen.0, Word::pending(deadline).0, AcqRel, Acquire).map(drop).map_err(Word)
+        // Relaxed on failure, here and below: what was found is at most compared again.
+        self.0.compare_exchange(seen.0, Word::pending(deadline).0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
     /// pending -> dead. The winner owns the value.
@@ -165,17 +171,18 @@ impl AtomicWord {
     pub(super) fn kill(&self, seen: Word, end: End) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
         let flags = if end == End::Done { DONE | KEY } else { KEY };
-        // Acquire: the value was written before `publish`; it is read by us next.
+        // Acquire: the value was written before `publish`; it is read by us next. `seen` may come from a relaxed read.
         // Release: a thread that sees the dead word may rely on all that this one did before.
-        self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Acquire).map(drop).map_err(Word)
+        self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
     /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move.
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // As `kill`.
-        self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, AcqRel, Acquire).map(drop).map_err(Word)
+        // Release: as in `kill`. Nothing is read on the strength of it: the author of `successor` takes the value after
+        // a `load` of its own.
+        self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, Release, Relaxed).map(drop).map_err(Word)
     }
 
     /// The worker's look: claims the timer if it is due at `now`.
@@ -197,8 +204,8 @@ impl AtomicWord {
                 }
                 continue;
             }
-            // Adds nothing, on purpose. AcqRel: see above.
-            let latest = Word(self.0.fetch_add(0, AcqRel));
+            // Adds nothing, on purpose. Release: see above. If it shows a timer that is due, `kill` acquires.
+            let latest = Word(self.0.fetch_add(0, Release));
             match latest.state() {
                 State::Pending if latest.deadline().is_due(now) => word = latest,
                 State::Pending => return Sight::Later(latest.deadline()),
@@ -211,8 +218,8 @@ impl AtomicWord {
     #[must_use]
     #[inline]
     pub(super) fn finish(&self) -> bool {
-        // Release: our use of the key comes before the drop of it by whoever retires the node.
-        // Acquire: if that is us, the unlinker's steps come before.
+        // Release: our use of the key comes before its drop by whoever sees in `load` that we are done.
+        // Acquire: if we retire the node, it has left the index before.
         self.0.fetch_or(DONE, AcqRel) & UNLINKED != 0
     }
 
@@ -222,18 +229,20 @@ impl AtomicWord {
     pub(super) fn unlink(&self) -> bool {
         // A set DONE never goes away while the node is not retired, and we are the only unlinker:
         // seeing it, we are the last, and need not tell anybody.
-        // Acquire: the key's last use comes before our retiring the node.
-        self.0.load(Acquire) & DONE != 0
-            // AcqRel: as `finish`, with the roles exchanged.
-            || self.0.fetch_or(UNLINKED, AcqRel) & DONE != 0
+        // Relaxed: retiring needs no more than the fact. A key is dropped after a `load`, and the node is used again
+        // after a grace period, which waits for the guard of whoever finished.
+        self.0.load(Relaxed) & DONE != 0
+            // Release: if it is `finish` that retires the node, it has left the index before.
+            || self.0.fetch_or(UNLINKED, Release) & DONE != 0
     }
 
     /// True for exactly one caller per ended timer: the one who drops the key.
     #[must_use]
     #[inline]
     pub(super) fn take_key(&self) -> bool {
-        // Acquire: whatever was done with the key comes before its drop.
-        self.0.fetch_and(!KEY, AcqRel) & KEY != 0
+        // Relaxed: it only picks one. Each caller knows that the timer is done, by `load` or because it finished it
+        // itself, and so has every use of the key behind it.
+        self.0.fetch_and(!KEY, Relaxed) & KEY != 0
     }
 }
 

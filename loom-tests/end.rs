@@ -1,0 +1,96 @@
+//! What an ended timer leaves behind: its key is dropped once, after its last use, and its node comes back.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use shard::{Access, Tick};
+use support::{Change, Model, TICK_0, World, join, outcome, place, spawn};
+
+/// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
+const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
+    let world = World::new();
+    let node = world.given(1, 7, 5).node;
+    world.given(5, 8, 20);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let passer = spawn({
+        let world = world.clone();
+        move || world.find(1, 5)
+    });
+    worker.turn(5);
+    assert_eq!(join(passer), Some(20), "nothing else ends it");
+    assert_eq!(worker.fired(), [7]);
+    let next = [world.given(2, 9, 20).node, world.given(3, 10, 20).node];
+    assert_eq!(next.iter().filter(|&&next| next == node).count(), 1, "the node is lost, or there twice: {next:?}");
+    outcome(next[0] == node);
+    drop(worker);
+    world.seal();
+    world.drop_keys();
+})
+.reclaims_early();
+
+/// The scheduler goes while a callback is still on its way; whoever comes second drops the key.
+const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let access = Access::new(0);
+    let claim = world.shard.claim_this(timer, Tick(TICK_0), &access).expect("nothing else ends it");
+    let (claimed, value, _) = claim.into_parts();
+    let node = claimed.node();
+    drop(access);
+    let goer = spawn({
+        let world = world.clone();
+        // SAFETY: the only use of a key is that of the claimed timer.
+        move || unsafe { world.shard.drop_leftover_keys() }
+    });
+    outcome((value.name, world.shard.with_claimed_key(&claimed, |_| ())));
+    world.shard.finish(claimed, &Access::new(0));
+    // SAFETY: as above, and finished.
+    unsafe { world.shard.drop_key(node) };
+    join(goer);
+});
+
+#[test]
+fn a_node_comes_back_whoever_is_the_last_to_leave_it() {
+    FINISH_OR_UNLINK.reaches(&[true]);
+}
+
+#[test]
+fn a_key_goes_once_after_its_last_use() {
+    FINISH_OR_GO.reaches(&[(7, ())]);
+}
+
+#[test]
+fn leaving_a_node_must_be_one_step() {
+    let finish = place("word.rs", "self.0.fetch_or(DONE, AcqRel)");
+    let unlink = place("word.rs", "self.0.fetch_or(UNLINKED, Release)");
+    FINISH_OR_UNLINK.kills(finish, Change::Tear, "the node is lost");
+    FINISH_OR_UNLINK.kills(unlink, Change::Tear, "lost");
+}
+
+#[test]
+fn a_key_must_be_taken_in_one_step_after_its_release() {
+    let finish = place("word.rs", "self.0.fetch_or(DONE, AcqRel)");
+    FINISH_OR_GO.kills(finish, Change::DropRelease, "Causality violation");
+    FINISH_OR_GO.kills(place("word.rs", "Word(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
+    FINISH_OR_GO.kills(place("word.rs", "self.0.fetch_and(!KEY, Relaxed)"), Change::Tear, "Causality violation");
+}
+
+const MODELS: &[Model] = &[FINISH_OR_UNLINK, FINISH_OR_GO];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("end", MODELS);
+}
