@@ -20,11 +20,10 @@ use std::time::Duration;
 use support::{PATIENCE, eventually, lock, within};
 
 /// Each batch has a scheduler of its own.
-const BATCHES: u64 = 100;
-const KEYS: u64 = 384;
+const BATCHES: u64 = 90;
+const KEYS: u64 = 3_072;
 /// Calls on one key.
 const CALLS: u64 = 24;
-const CALLERS: u64 = 4;
 
 /// When a timer is due, seen from a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -203,7 +202,7 @@ impl Batch {
     fn run(self) -> Vec<Vec<Event>> {
         let mut events = vec![Vec::new(); KEYS as usize];
         let callers = thread::scope(|scope| {
-            let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(|| self.calls())).collect();
+            let callers: Vec<_> = (0..2 + self.seed % 3).map(|_| scope.spawn(|| self.calls())).collect();
             callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect::<Vec<_>>()
         });
         callers.into_iter().for_each(|(key, event)| events[key as usize].push(event));
