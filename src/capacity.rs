@@ -62,6 +62,15 @@ impl Capacity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
+
+    const THREADS: usize = 4;
+
+    /// Runs `work` on each of several threads, many times.
+    fn hammer(work: impl Fn(usize) + Sync) {
+        let repeat = |number| (0..50_000).for_each(|_| work(number));
+        thread::scope(|scope| (0..THREADS).for_each(|number| drop(scope.spawn(move || repeat(number)))));
+    }
 
     #[test]
     fn exactly_the_limit_fits_whoever_asks() {
@@ -82,5 +91,29 @@ mod tests {
         assert!(!capacity.take(0));
         capacity.give(0, 1);
         assert!(capacity.take(0));
+    }
+
+    #[test]
+    fn contention_neither_makes_room_nor_loses_it() {
+        const LIMIT: i64 = 3;
+        let (capacity, held) = (Capacity::new(Some(LIMIT as usize), 2), AtomicI64::new(0));
+        hammer(|number| {
+            if capacity.take(number % 2) {
+                assert!(held.fetch_add(1, Relaxed) < LIMIT, "more than the limit");
+                held.fetch_sub(1, Relaxed);
+                capacity.give(number / 2, 1);
+            }
+        });
+        assert_eq!((0..100).filter(|_| capacity.take(0)).count(), LIMIT as usize);
+    }
+
+    #[test]
+    fn contention_forgets_no_debt() {
+        let capacity = Capacity::new(Some(1), 2);
+        hammer(|number| {
+            capacity.force(number % 2);
+            capacity.give(number / 2, 1);
+        });
+        assert!(capacity.take(0) && !capacity.take(0));
     }
 }

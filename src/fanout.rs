@@ -250,10 +250,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
                 drop_quietly(value);
             }
         }
-        // Relaxed: a count.
-        self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
         let access = Access::new(stripe::current(self.core.stripe_count));
         if not_run > 0 {
+            // Relaxed: a count.
+            self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
             self.core.counters.add(access.stripe, Event::CallbackLost, not_run);
         }
         let shard = &self.core.shards[self.shard];

@@ -122,6 +122,27 @@ mod tests {
     }
 
     #[test]
+    fn contention_loses_no_count_and_no_maximum() {
+        const COUNT: u64 = 100_000;
+        let histogram = Histogram::new();
+        let record = |number: u64| {
+            for ns in (0..COUNT).map(|i| 1_000_000 + 4 * i + number) {
+                histogram.record([ns].into_iter());
+                assert!(histogram.max_ns.load(Relaxed) >= ns, "it only grows");
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|number| {
+                drop(scope.spawn({
+                    let record = &record;
+                    move || record(number)
+                }))
+            })
+        });
+        assert_eq!(histogram.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>(), 4 * COUNT);
+    }
+
+    #[test]
     fn percentiles_match_a_sorted_list() {
         let histogram = Histogram::new();
         histogram.record((1..=1000).map(|i| i * 1000));

@@ -12,6 +12,7 @@ use crate::stripe;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -271,17 +272,13 @@ fn wait_for_readers() -> bool {
     if epoch::is_pinned() {
         return false;
     }
-    let gone = Arc::new(AtomicBool::new(false));
-    let guard = epoch::pin();
-    let signal = Arc::clone(&gone);
-    // Release: pairs with the Acquire below; crossbeam has ordered the readers' steps before this.
-    guard.defer(move || signal.store(true, Ordering::Release));
-    drop(guard);
+    // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
+    let (present, gone) = mpsc::channel::<()>();
+    epoch::pin().defer(move || drop(present));
     let mut pause = Duration::from_micros(1);
-    while !gone.load(Ordering::Acquire) {
+    while gone.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         // Each flush tries to move the epoch on.
         epoch::pin().flush();
-        std::thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(1));
     }
     true
