@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn contention_loses_no_count_and_no_maximum() {
-        const COUNT: u64 = 100_000;
+        const COUNT: u64 = 1_000_000;
         let histogram = Histogram::new();
         let record = |number: u64| {
             for ns in (0..COUNT).map(|i| 1_000_000 + 4 * i + number) {
