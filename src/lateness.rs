@@ -108,6 +108,7 @@ fn percentile(counts: &[u64], per_mille: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn buckets_cover_every_value_within_a_sixteenth() {
@@ -123,23 +124,22 @@ mod tests {
 
     #[test]
     fn contention_loses_no_count_and_no_maximum() {
-        const COUNT: u64 = 1_000_000;
-        let histogram = Histogram::new();
-        let record = |number: u64| {
-            for ns in (0..COUNT).map(|i| 1_000_000 + 4 * i + number) {
+        let (histogram, start) = (Histogram::new(), Instant::now());
+        let record = || {
+            let times = std::iter::repeat_with(|| start.elapsed()).take_while(|time| time.as_millis() < 300);
+            let record_one = |time: Duration| {
+                // Time grows, so each maximum meets a rival.
+                let ns = time.as_nanos() as u64;
                 histogram.record([ns].into_iter());
                 assert!(histogram.max_ns.load(Relaxed) >= ns, "it only grows");
-            }
+            };
+            times.map(record_one).count() as u64
         };
-        std::thread::scope(|scope| {
-            (0..4).for_each(|number| {
-                drop(scope.spawn({
-                    let record = &record;
-                    move || record(number)
-                }))
-            })
+        let recorded: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(record)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
-        assert_eq!(histogram.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>(), 4 * COUNT);
+        assert_eq!(histogram.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>(), recorded);
     }
 
     #[test]

@@ -85,7 +85,8 @@ fn worst_oversleep(is_over: &AtomicBool) -> Duration {
 fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
     let (sender, fired) = channel();
     let callback = move |_: &u64, ()| ignore(sender.send(Instant::now()));
-    let scheduler = Scheduler::builder().shards(1).build(callback).expect("in range");
+    let builder = Scheduler::builder().shards(1).tick(Duration::from_micros(10)).executor(Executor::Inline);
+    let scheduler = builder.build(callback).expect("in range");
     let (mut random, mut worst) = (Random::new(1), Duration::ZERO);
     for round in 0.. {
         if is_over.load(SeqCst) {
@@ -93,13 +94,19 @@ fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
         }
         let (key, far) = (2 * round, 2 * round + 1);
         assert!(scheduler.schedule(far, HOUR).is_ok());
-        // At times it sleeps by now, at times it is just about to.
-        thread::sleep(Duration::from_micros(random.below(4) * random.below(700)));
-        let delay = Duration::from_micros(random.below(2_500));
+        // At times it sleeps by now, more often it is just about to.
+        if random.below(16) == 0 {
+            thread::sleep(MS);
+        }
+        let pause = Instant::now() + Duration::from_nanos(random.below(40_000));
+        while Instant::now() < pause {
+            std::hint::spin_loop();
+        }
+        let delay = Duration::from_micros(random.below(30));
         let deadline = Instant::now() + delay;
-        match random.below(3) {
-            0 => assert!(scheduler.schedule(key, delay).is_ok()),
-            1 => assert!(scheduler.reschedule(&far, delay)),
+        match random.below(32) {
+            0..16 => assert!(scheduler.schedule(key, delay).is_ok()),
+            16..31 => assert!(scheduler.reschedule(&far, delay)),
             _ => thread::scope(|scope| {
                 // Of two at once, the later one must not hide the earlier.
                 scope.spawn(|| assert!(scheduler.schedule(key, HOUR / 2).is_ok()));
@@ -301,17 +308,15 @@ impl<'a> Caller<'a> {
             return None;
         }
         let (key, value) = (Key { id, number, world: self.world.clone() }, Value { number, world: self.world.clone() });
-        let result = if number % 4 == 0 {
-            self.scheduler.schedule_with_handle(key, value, delay).map(|(replaced, handle)| {
+        let result = match number % 4 {
+            0 => self.scheduler.schedule_with_handle(key, value, delay).map(|(replaced, handle)| {
                 if id < self.world.settings.keys {
                     self.handle = Some(handle);
                 }
                 replaced
-            })
-        } else if number % 4 == 1 {
-            self.scheduler.schedule_at(key, value, Instant::now() + delay)
-        } else {
-            self.scheduler.schedule_with(key, value, delay)
+            }),
+            1 => self.scheduler.schedule_at(key, value, Instant::now() + delay),
+            _ => self.scheduler.schedule_with(key, value, delay),
         };
         self.scheduled(number, result)
     }
@@ -353,7 +358,7 @@ impl<'a> Caller<'a> {
     }
 
     /// An operation on keys that nobody else schedules, moves or cancels: the last deadline counts.
-    fn act_alone(&mut self, own: &mut Vec<Option<Own>>, past: &mut Vec<Own>, first_key: u64) {
+    fn act_alone(&mut self, own: &mut [Option<Own>], past: &mut Vec<Own>, first_key: u64) {
         let slot = self.random.below(OWN_KEYS);
         let (id, delay, before) = (first_key + slot, self.delay(), self.world.now());
         let due = |at: u64| at + delay.as_nanos() as u64;
@@ -374,7 +379,7 @@ impl<'a> Caller<'a> {
 
     /// A caller's life; the timers that it alone moved.
     fn run(mut self, name: u64) -> (Tally, Vec<Own>) {
-        let (mut own, mut past) = ((0..OWN_KEYS).map(|_| None).collect(), Vec::new());
+        let (mut own, mut past) = (Vec::from_iter((0..OWN_KEYS).map(|_| None)), Vec::new());
         while !self.is_refused && self.world.start.elapsed() < ROUND {
             self.act();
             self.act_alone(&mut own, &mut past, self.world.settings.keys + name * OWN_KEYS);

@@ -258,42 +258,6 @@ fn close_under_fire(close: Close, round: u64) {
     ledgers.1.assert_all_dropped_once();
 }
 
-/// The end is told to one of those who bring it about.
-#[test]
-fn of_many_closers_one_gets_everything() {
-    const ROUNDS: usize = 3_000;
-    let build = |_| {
-        let (scheduler, _) = Scheduler::builder().shards(1).build_manual(|_: &u64, ()| {}).expect("in range");
-        (0..8).for_each(|key| assert!(scheduler.schedule(key, HOUR).is_ok()));
-        scheduler
-    };
-    let schedulers: Vec<_> = (0..ROUNDS).map(build).collect();
-    let arrived = AtomicUsize::new(0);
-    let close_all = || {
-        let close = |(round, scheduler): (usize, &Scheduler<u64, ()>)| {
-            // Let go at the same moment, as far as there are cores.
-            arrived.fetch_add(1, SeqCst);
-            for spins in 0.. {
-                if arrived.load(SeqCst) >= 3 * (round + 1) {
-                    break;
-                }
-                if spins > 200 { thread::yield_now() } else { std::hint::spin_loop() }
-            }
-            scheduler.close(Close::Return).returned.len()
-        };
-        schedulers.iter().enumerate().map(close).collect::<Vec<_>>()
-    };
-    let shares = thread::scope(|scope| {
-        let closers: Vec<_> = (0..3).map(|_| scope.spawn(close_all)).collect();
-        closers.into_iter().map(|closer| closer.join().expect("no panic")).collect::<Vec<_>>()
-    });
-    for round in 0..ROUNDS {
-        let mut shares: Vec<_> = shares.iter().map(|shares| shares[round]).collect();
-        shares.sort_unstable();
-        assert_eq!(shares, [0, 0, 8], "one gets it all");
-    }
-}
-
 #[test]
 fn closing_from_callbacks_under_fire() {
     for close in [Close::Discard, Close::FireNow, Close::Return] {
@@ -460,7 +424,7 @@ fn what_waits_for_the_executor_is_counted_exactly() {
     let (ran, jobs) = (Arc::new(AtomicU64::new(0)), AtomicUsize::new(0));
     let seen = Arc::clone(&ran);
     let executor = Executor::custom(move |job| {
-        let is_lost = jobs.fetch_add(1, SeqCst) % 3 == 0;
+        let is_lost = jobs.fetch_add(1, SeqCst).is_multiple_of(3);
         pool.spawn(move || if is_lost { drop(job) } else { job.run() });
     });
     let builder = Scheduler::builder().shards(1).executor(executor);
