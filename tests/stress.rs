@@ -18,7 +18,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Ends, HOUR, MS, PATIENCE, Random, eventually, ignore, lock, ms};
+use support::{Ends, HOUR, MS, PATIENCE, Random, eventually, ignore, lock, ms, within};
 
 /// Timers in a round, at most.
 const NUMBERS: usize = 1_000_000;
@@ -30,14 +30,19 @@ const OWN_KEYS: u64 = 8;
 
 #[test]
 fn for_a_second() {
-    stress(Duration::from_secs(1));
+    stress_for(Duration::from_secs(1));
 }
 
 #[test]
 #[ignore = "takes SHARDWHEEL_STRESS_SECONDS, 30 by default: .ci/stress"]
 fn for_long() {
     let seconds = std::env::var("SHARDWHEEL_STRESS_SECONDS").ok();
-    stress(Duration::from_secs(seconds.map_or(30, |text| text.parse().expect("a number of seconds"))));
+    stress_for(Duration::from_secs(seconds.map_or(30, |text| text.parse().expect("a number of seconds"))));
+}
+
+/// A fault may well show as threads that never end.
+fn stress_for(length: Duration) {
+    within(length + 4 * PATIENCE, "the stress", move || stress(length));
 }
 
 fn stress(length: Duration) {
