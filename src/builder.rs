@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BuildError;
 use crate::fanout::{Callback, Executor, PanicHook, Runner};
+use crate::flags::{Abandoned, Closing};
 use crate::manual::ManualClock;
 use crate::runtime;
 use crate::scheduler::Scheduler;
@@ -18,7 +19,6 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const TICK_MIN: Duration = Duration::from_micros(10);
@@ -256,8 +256,8 @@ where
             counters: Counters::new(),
             runner: Arc::downgrade(&runner),
             runs_inline,
-            closed: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
+            closing: Closing::default(),
+            abandoned: Abandoned::default(),
         };
         Parts { core: Arc::new(core), runner, hasher: self.hasher, pinning: self.pinning }
     }

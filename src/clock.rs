@@ -4,7 +4,7 @@
 //! from nanoseconds; the time of day is rounded **down**. So a timer never fires early, and at most one tick late.
 
 use crate::shard::{Due, Tick};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds since the scheduler's origin: 584 years of them. What is due later is never due.
@@ -58,16 +58,17 @@ impl Clock {
     pub(crate) fn now(&self) -> Nanos {
         match &self.source {
             Source::System => Nanos(saturating_nanos(self.origin.elapsed())),
-            // Acquire: a caller that was told of an advance sees at least that time.
-            Source::Manual(now) => Nanos(now.load(Ordering::Acquire)),
+            // Relaxed: the time and nothing behind it. Whoever was told of an advance, by whatever hands things over
+            // between threads, reads no earlier time than that.
+            Source::Manual(now) => Nanos(now.load(Relaxed)),
         }
     }
 
     /// Sets a manual clock; the system's is not ours to set.
     pub(crate) fn set(&self, now: Nanos) {
         if let Source::Manual(time) = &self.source {
-            // Release: as in `now`.
-            time.store(now.0, Ordering::Release);
+            // Relaxed: as in `now`.
+            time.store(now.0, Relaxed);
         }
     }
 

@@ -250,10 +250,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
                 drop_quietly(value);
             }
         }
-        // Relaxed: a count.
-        self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
         let ordinal = thread::ordinal();
         if not_run > 0 {
+            // Relaxed: a count.
+            self.core.reports[self.shard].waiting.fetch_sub(not_run, Relaxed);
             self.core.counters.add(&ordinal, Event::CallbackLost, not_run);
         }
         let access = Access::new(&ordinal);

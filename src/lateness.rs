@@ -108,6 +108,7 @@ fn percentile(counts: &[u64], per_mille: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn buckets_cover_every_value_within_a_sixteenth() {
@@ -119,6 +120,28 @@ mod tests {
         for bucket in 0..BUCKET_COUNT {
             assert_eq!(bucket_of(upper_bound(bucket)), bucket);
         }
+    }
+
+    #[test]
+    fn contention_loses_no_count_and_no_maximum() {
+        let (histogram, start) = (Histogram::new(), Instant::now());
+        let record = || {
+            let (mut count, mut ns) = (0, 0);
+            while ns < 300_000_000 {
+                // Time grows, so each maximum meets a rival.
+                ns = start.elapsed().as_nanos() as u64;
+                histogram.record([ns].into_iter());
+                count += 1;
+                (0..count % 8).for_each(|_| std::hint::spin_loop());
+                assert!(histogram.max_ns.load(Relaxed) >= ns, "it only grows");
+            }
+            count
+        };
+        let recorded: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(record)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(histogram.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>(), recorded);
     }
 
     #[test]

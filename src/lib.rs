@@ -35,7 +35,10 @@ mod clock;
 mod close;
 mod counters;
 mod error;
+#[cfg(target_os = "linux")]
+mod event;
 mod fanout;
+mod flags;
 mod lateness;
 mod manual;
 mod runtime;

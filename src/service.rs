@@ -5,13 +5,15 @@ use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
 use crate::fanout::{self, Runner, drop_quietly};
+use crate::flags::{Abandoned, Closing};
 use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -42,11 +44,11 @@ impl ShardReport {
 
     pub(crate) fn set_pinned(&self, core: usize) {
         // Relaxed here and below: figures, nothing is published through them.
-        self.pinned_core.store(core, Ordering::Relaxed);
+        self.pinned_core.store(core, Relaxed);
     }
 
     fn pinned_core(&self) -> Option<usize> {
-        Some(self.pinned_core.load(Ordering::Relaxed)).filter(|&core| core != NOT_PINNED)
+        Some(self.pinned_core.load(Relaxed)).filter(|&core| core != NOT_PINNED)
     }
 }
 
@@ -59,9 +61,9 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Weak, so that a forgotten `Timer` or `ManualClock` keeps neither the callback nor its pool.
     pub(crate) runner: Weak<Runner<K, V>>,
     pub(crate) runs_inline: bool,
-    pub(crate) closed: AtomicBool,
+    pub(crate) closing: Closing,
     /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
-    pub(crate) abandoned: AtomicBool,
+    pub(crate) abandoned: Abandoned,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
@@ -72,8 +74,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        // SeqCst: `close` sets this before it waits for the readers of keys; whoever becomes one later must see it.
-        self.closed.load(Ordering::SeqCst)
+        self.closing.has_begun()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -92,7 +93,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             callback_panics: sum(Event::CallbackPanicked),
             callbacks_lost: sum(Event::CallbackLost),
             clock_regressions: sum(Event::ClockRegressed),
-            callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Ordering::Relaxed)).sum(),
+            callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Relaxed)).sum(),
             lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),
             shards: self.shards.iter().zip(&self.reports).map(|(shard, report)| shard_stats(shard, report)).collect(),
         }
@@ -132,8 +133,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// Ends everything; see [`Scheduler::close`](crate::Scheduler::close). Does not join the workers.
     pub(crate) fn close(self: &Arc<Self>, close: Close) -> Closed<K, V> {
         let mut closed = Closed::default();
-        // SeqCst: see `is_closed`. Only one caller goes on.
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if !self.closing.begin() {
             return closed;
         }
         self.shards.iter().for_each(|shard| shard.alarm.interrupt());
@@ -186,8 +186,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         if claims.is_empty() {
             return;
         }
-        // Other threads may be comparing these very keys. Whoever begins from now on sees `closed`; those that
-        // began before are waited for. That is impossible while this thread holds a guard of its own: then nobody
+        // Other threads may be comparing these very keys. Whoever pins from now on finds the shard sealed and these
+        // timers dead, and compares no key with theirs; those that were pinned before are waited for. That is impossible while this thread holds a guard of its own: then nobody
         // can tell when the keys are free, so they stay until the scheduler goes.
         if !wait_for_readers() {
             closed.discarded += self.discard(shard, claims);
@@ -200,7 +200,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             let (claimed, value, due) = claim.into_parts();
             let node = claimed.node();
             self.shards[shard].finish(claimed, &Access::new(&ordinal));
-            // SAFETY: all readers of keys have gone, see above, and no new ones come.
+            // SAFETY: all readers of these keys have gone, see above, and no new ones come.
             let key = unsafe { self.shards[shard].take_key(node) };
             let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
             closed.returned.push((key, value, self.clock.until(due, now)));
@@ -212,10 +212,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// # Safety
     /// The scheduler is closed, and no call that looks a key up is under way or can begin.
     pub(crate) unsafe fn drop_leftover_keys(&self) {
-        self.abandoned.store(true, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `drop_keys_of`. A timer that is finished at the same time is either seen as
-        // finished below, or its finisher sees the flag; if both, the word decides.
-        fence(Ordering::SeqCst);
+        self.abandoned.set();
         for shard in &self.shards {
             // SAFETY: keys are read by look-ups only, of which there are none, and by callbacks, whose timers are not
             // finished.
@@ -228,9 +225,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// `nodes` are finished.
     pub(crate) fn drop_keys_of(&self, shard: usize, nodes: impl Iterator<Item = u32>) {
-        // SeqCst: see `drop_leftover_keys`.
-        fence(Ordering::SeqCst);
-        if self.abandoned.load(Ordering::Relaxed) {
+        if self.abandoned.is_set() {
             // SAFETY: the flag says that nobody looks a key up any more.
             nodes.for_each(|node| unsafe { self.shards[shard].drop_key(node) });
         }
@@ -251,8 +246,8 @@ where
 {
     ShardStats {
         mailbox_depth: shard.mailbox.depth(),
-        wake_ups: report.wake_ups.load(Ordering::Relaxed),
-        wheel_entries: report.wheel_entries.load(Ordering::Relaxed),
+        wake_ups: report.wake_ups.load(Relaxed),
+        wheel_entries: report.wheel_entries.load(Relaxed),
         pinned_core: report.pinned_core(),
     }
 }
@@ -263,17 +258,13 @@ fn wait_for_readers() -> bool {
     if epoch::is_pinned() {
         return false;
     }
-    let gone = Arc::new(AtomicBool::new(false));
-    let guard = epoch::pin();
-    let signal = Arc::clone(&gone);
-    // Release: pairs with the Acquire below; crossbeam has ordered the readers' steps before this.
-    guard.defer(move || signal.store(true, Ordering::Release));
-    drop(guard);
+    // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
+    let (present, gone) = mpsc::channel::<()>();
+    epoch::pin().defer(move || drop(present));
     let mut pause = Duration::from_micros(1);
-    while !gone.load(Ordering::Acquire) {
+    while gone.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         // Each flush tries to move the epoch on.
         epoch::pin().flush();
-        std::thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(1));
     }
     true

@@ -3,7 +3,7 @@
 //! `shard/` shares data between threads through nothing else, so the models in `loom-tests/` compile the very same files
 //! against a module of this shape that is made of loom's types (`loom-tests/support/sync.rs`).
 
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Memory that is reclaimed once nobody can still be looking at it.
 pub(crate) mod epoch {
@@ -103,40 +103,28 @@ pub(crate) mod memory {
     }
 }
 
+#[cfg(target_os = "linux")]
+pub(crate) use crate::event::Event;
+#[cfg(not(target_os = "linux"))]
 pub(crate) use parking::Event;
 
-/// A counter to sleep on. Unlike `Thread::unpark`, a notifier that stalls hides nobody else's notification:
-/// every `notify` makes its own call to the system.
+/// The system's part of [`Event`].
 #[cfg(target_os = "linux")]
-mod parking {
-    use super::{AtomicU32, Ordering};
+pub(crate) mod futex {
+    use super::AtomicU32;
     use rustix::thread::futex;
     use std::time::Duration;
 
-    #[derive(Debug, Default)]
-    pub(crate) struct Event(AtomicU32);
+    /// Sleeps while `count` is `ticket`, until `timeout`, or now and then for no reason.
+    pub(crate) fn wait(count: &AtomicU32, ticket: u32, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
+        // Errors are the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
+        let _ = futex::wait(count, futex::Flags::PRIVATE, ticket, timeout.as_ref());
+    }
 
-    impl Event {
-        /// The ticket to hand to [`Event::wait`]; to be taken before looking for work for the last time.
-        pub(crate) fn ticket(&self) -> u32 {
-            // Acquire: whoever sees a notification also sees the work that it was sent for.
-            self.0.load(Ordering::Acquire)
-        }
-
-        /// Wakes the sleeper; any later `wait` with an earlier ticket returns at once.
-        pub(crate) fn notify(&self) {
-            // Release: publishes the caller's work to the Acquire load in `ticket`.
-            self.0.fetch_add(1, Ordering::Release);
-            // An error can only mean that nobody sleeps.
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
-        }
-
-        /// Sleeps until a notification since `ticket`, until `timeout`, or now and then for no reason.
-        pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
-            let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
-            // Errors are the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, ticket, timeout.as_ref());
-        }
+    pub(crate) fn wake(count: &AtomicU32) {
+        // An error can only mean that nobody sleeps.
+        let _ = futex::wake(count, futex::Flags::PRIVATE, 1);
     }
 }
 

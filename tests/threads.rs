@@ -416,6 +416,34 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// Callers hand over, pool threads run and drop jobs, all at once; what is told of it adds up.
+#[test]
+fn what_waits_for_the_executor_is_counted_exactly() {
+    const TIMERS: u64 = 30_000;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("a small pool");
+    let (ran, jobs) = (Arc::new(AtomicU64::new(0)), AtomicUsize::new(0));
+    let seen = Arc::clone(&ran);
+    let executor = Executor::custom(move |job| {
+        let is_lost = jobs.fetch_add(1, SeqCst).is_multiple_of(3);
+        pool.spawn(move || if is_lost { drop(job) } else { job.run() });
+    });
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let scheduler = &scheduler;
+            scope.spawn(move || {
+                for key in caller * TIMERS..(caller + 1) * TIMERS {
+                    assert!(scheduler.schedule(key, HOUR).is_ok() && scheduler.expire_now(&key));
+                }
+            });
+        }
+    });
+    eventually("each is run or lost", || ran.load(SeqCst) + scheduler.stats().callbacks_lost == CALLERS * TIMERS);
+    let stats = scheduler.stats();
+    assert_eq!((stats.callbacks_waiting, stats.fired), (0, CALLERS * TIMERS));
+}
+
 #[test]
 fn a_custom_executor_that_panics_stops_no_worker() {
     support::hush_callbacks();
