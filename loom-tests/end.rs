@@ -15,7 +15,7 @@ mod size {
 }
 
 use shard::{Access, Tick};
-use support::{Change, Model, TICK_0, World, join, outcome, place, spawn};
+use support::{Change, Model, TICK_0, World, join, ordinal, outcome, place, spawn};
 
 /// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
 const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
@@ -44,7 +44,8 @@ const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
 const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
-    let access = Access::new(0);
+    let ordinal = ordinal(0);
+    let access = Access::new(&ordinal);
     let claim = world.shard.claim_this(timer, Tick(TICK_0), &access).expect("nothing else ends it");
     let (claimed, value, _) = claim.into_parts();
     let node = claimed.node();
@@ -55,7 +56,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
         move || unsafe { world.shard.drop_leftover_keys() }
     });
     outcome((value.name, world.shard.with_claimed_key(&claimed, |_| ())));
-    world.shard.finish(claimed, &Access::new(0));
+    world.shard.finish(claimed, &Access::new(&ordinal));
     // SAFETY: as above, and finished.
     unsafe { world.shard.drop_key(node) };
     join(goer);

@@ -111,7 +111,7 @@ const TWO_FRESH: Model = Model::new("two_fresh", || {
 /// Two threads want a node at once: there is one used batch, and new ones.
 const TWO_TAKERS: Model = Model::new("two_takers", || {
     let world = World::new();
-    start_and_cancel(&world, [1, 2]);
+    start_and_cancel(&world, &[1, 2]);
     let other = spawn({
         let world = world.clone();
         move || take_node(&world, 1, 3)
@@ -130,7 +130,7 @@ const CLEAN_OR_TAKE: Model = Model::new("clean_or_take", || {
     let world = World::new();
     // From the first two nodes, so that those of the next four are used ones.
     world.start(1, 5, 5, 9);
-    start_and_cancel(&world, [1, 2, 3, 4]);
+    start_and_cancel(&world, &[1, 2, 3, 4]);
     let cleaner = spawn({
         let world = world.clone();
         move || world.cancel(1, 5)
@@ -173,9 +173,9 @@ fn take_node(world: &World, thread: u32, key: u32) -> u32 {
 }
 
 /// Timers of these keys come and go: their nodes are used ones.
-fn start_and_cancel<const N: usize>(world: &World, keys: [u32; N]) {
-    keys.map(|key| world.start(0, key, key, 9));
-    keys.map(|key| assert_eq!(world.cancel(0, key), Some(key), "nothing else ends it"));
+fn start_and_cancel(world: &World, keys: &[u32]) {
+    keys.iter().for_each(|&key| world.start(0, key, key, 9));
+    keys.iter().for_each(|&key| assert_eq!(world.cancel(0, key), Some(key), "nothing else ends it"));
 }
 
 /// What was pending to the end.
