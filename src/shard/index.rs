@@ -154,8 +154,9 @@ impl AtomicLink {
     /// Forbids any change from now on; the last value.
     #[inline]
     fn mark(&self) -> Link {
-        // Acquire: the successor is going to be read. Release: who meets a bucket that the sealer
-        // marked sees the start of his walk marked, too. (That a timer has ended is told by read-modify-writes of its word.)
+        // Acquire: the successor is going to be read.
+        // Release: who meets a bucket that the sealer has marked sees the start of his walk marked, too. (That a timer has
+        // ended he learns from its word, by read-modify-writes.)
         Link(self.0.fetch_or(MARK, AcqRel))
     }
 

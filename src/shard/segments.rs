@@ -99,7 +99,7 @@ impl<T: Zeroed> Segments<T> {
         // SAFETY: `T: Zeroed`.
         let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
         let slot = &self.segments[segment];
-        // Release: publishes the initialised items to the Acquire load in `reserve`.
+        // Release: publishes the initialised items to the Acquire loads in `reserve` and `iter`.
         // Acquire on failure: we go on with the other thread's items.
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
             Ok(_) => fresh,
