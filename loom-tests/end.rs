@@ -14,8 +14,8 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use shard::{Access, Tick};
-use support::{Change, Model, TICK_0, World, join, ordinal, outcome, place, spawn};
+use shard::{Access, Hint, Look, Tick};
+use support::{Change, Model, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn};
 
 /// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
 const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
@@ -40,14 +40,61 @@ const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
 })
 .reclaims_early();
 
-/// The scheduler goes while a callback is still on its way; whoever comes second drops the key.
+/// The same of timers that are cancelled: one by its identity, one by its key.
+const CANCEL_OR_UNLINK: Model = Model::new("cancel_or_unlink", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let nodes = [timer.node, world.given(2, 8, 5).node];
+    world.given(5, 9, 20);
+    let passer = spawn({
+        let world = world.clone();
+        move || world.find(1, 5)
+    });
+    assert_eq!((world.cancel_this(0, timer), world.cancel(0, 2)), (Some(7), Some(8)), "nothing else ends them");
+    assert_eq!(join(passer), Some(20), "nothing else ends it");
+    let mut next = [world.given(3, 10, 20).node, world.given(4, 11, 20).node];
+    next.sort_unstable();
+    assert_eq!(next, nodes, "a node is lost, or there twice");
+    outcome("came back");
+    world.seal();
+    world.drop_keys();
+})
+.preemptions(2)
+.reclaims_early();
+
+/// A node is free, and used again while somebody asks for the timer that it once was.
+const LONG_GONE_OR_REUSE: Model = Model::new("long_gone_or_reuse", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    assert_eq!(world.cancel(0, 1), Some(7));
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 2, 8, 9).expect("not sealed").0.node
+    });
+    assert_eq!(world.cancel_this(0, timer), None, "it has been cancelled");
+    outcome(join(author) == timer.node);
+    assert_eq!(world.seal(), [8]);
+    world.end();
+})
+.reclaims_early();
+
+/// The scheduler goes while a callback is still on its way, of a timer that was due or of one that was claimed ahead of
+/// time; whoever comes second drops the key.
 const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
     let ordinal = ordinal(0);
     let access = Access::new(&ordinal);
-    let claim = world.shard.claim_this(timer, Tick(TICK_0), &access).expect("nothing else ends it");
-    let (claimed, value, _) = claim.into_parts();
+    let claim = if parameter() == 0 {
+        world.shard.claim_this(timer, Tick(TICK_0), &access)
+    } else {
+        let due = Tick(TICK_0 + 5);
+        match world.shard.look(Hint::new(due, timer.node), due, &access) {
+            Look::Expired(claim) => Some(claim),
+            _ => None,
+        }
+    };
+    let (claimed, value, _) = claim.expect("nothing else ends it").into_parts();
     let node = claimed.node();
     drop(access);
     let goer = spawn({
@@ -65,11 +112,20 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
 #[test]
 fn a_node_comes_back_whoever_is_the_last_to_leave_it() {
     FINISH_OR_UNLINK.reaches(&[true]);
+    CANCEL_OR_UNLINK.reaches(&["came back"]);
+}
+
+#[test]
+fn a_timer_long_gone_is_not_taken_for_the_next_one_on_its_node() {
+    LONG_GONE_OR_REUSE.reaches(&[true]);
 }
 
 #[test]
 fn a_key_goes_once_after_its_last_use() {
-    FINISH_OR_GO.reaches(&[(7, ())]);
+    for way in [0, 1] {
+        set_parameter(way);
+        FINISH_OR_GO.reaches(&[(7, ())]);
+    }
 }
 
 #[test]
@@ -88,7 +144,7 @@ fn a_key_must_be_taken_in_one_step_after_its_release() {
     FINISH_OR_GO.kills(place("word.rs", "self.0.fetch_and(!KEY, Relaxed)"), Change::Tear, "Causality violation");
 }
 
-const MODELS: &[Model] = &[FINISH_OR_UNLINK, FINISH_OR_GO];
+const MODELS: &[Model] = &[FINISH_OR_UNLINK, CANCEL_OR_UNLINK, LONG_GONE_OR_REUSE, FINISH_OR_GO];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
