@@ -1,0 +1,102 @@
+//! What a timer service must be able to do to be measured.
+
+use crate::witness::Witness;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+/// How keys are hashed, by all contenders alike.
+pub(crate) trait KeyHasher: BuildHasher + Default + Clone + Send + Sync + 'static {}
+
+impl<S: BuildHasher + Default + Clone + Send + Sync + 'static> KeyHasher for S {}
+
+/// A timer service. It lives until its process ends: each measurement has a process of its own.
+pub(crate) trait Contender: Sync + Sized + 'static {
+    type Caller: Caller;
+    /// Timers that expire are handed to `witness`, by whichever thread the service runs callbacks on.
+    fn new(witness: &'static Witness) -> Self;
+    /// What one thread calls the service with; made on that thread.
+    fn caller(&'static self) -> Self::Caller;
+    /// Returns once what the calls so far have put off is done: it belongs to their cost.
+    fn settle(&self) {}
+}
+
+/// One thread's way to the service. The loops call the `_all` methods only, with at most `BATCH` timers at a time.
+///
+/// Whoever works by key has `()` for a handle; whoever works by handle does not look at the key.
+pub(crate) trait Caller {
+    type Handle: Send;
+    /// More than 1 for a service with batch calls, which implements the three `_all` methods with them.
+    const BATCH: usize = 1;
+
+    fn schedule(&mut self, timer: Timer) -> Self::Handle;
+    /// The value, if the timer was pending.
+    fn cancel(&mut self, key: u64, handle: Self::Handle) -> Option<u64>;
+    /// True if the timer was pending.
+    fn reschedule(&mut self, key: u64, handle: &mut Self::Handle, delay: Duration) -> bool;
+
+    fn schedule_all(&mut self, timers: impl Iterator<Item = Timer>, mut keep: impl FnMut(Pending<Self::Handle>)) {
+        timers.for_each(|timer| {
+            let handle = self.schedule(timer);
+            keep(Pending { number: timer.value, handle });
+        });
+    }
+
+    /// How many were pending, and gave their own value back.
+    fn cancel_all(&mut self, timers: impl Iterator<Item = Pending<Self::Handle>>) -> usize {
+        timers.filter_map(|timer| (self.cancel(timer.key(), timer.handle)? == timer.number).then_some(())).count()
+    }
+
+    /// Moves those of `timers` that are at `places`; how many were pending.
+    fn reschedule_all(
+        &mut self,
+        timers: &mut [Pending<Self::Handle>],
+        places: impl Iterator<Item = usize>,
+        delay: Duration,
+    ) -> usize {
+        places
+            .filter(|&place| {
+                let timer = &mut timers[place];
+                self.reschedule(timer.key(), &mut timer.handle, delay)
+            })
+            .count()
+    }
+}
+
+/// A timer to be scheduled.
+#[derive(Clone, Copy)]
+pub(crate) struct Timer {
+    pub(crate) key: u64,
+    pub(crate) value: u64,
+    pub(crate) delay: Duration,
+}
+
+impl Timer {
+    /// Number `number` of a run: that is its value, and its key has no order.
+    pub(crate) fn new(number: u64, delay: Duration) -> Self {
+        Self { key: scramble(number), value: number, delay }
+    }
+}
+
+/// A timer that was scheduled.
+pub(crate) struct Pending<H> {
+    pub(crate) number: u64,
+    pub(crate) handle: H,
+}
+
+impl<H> Pending<H> {
+    pub(crate) fn key(&self) -> u64 {
+        scramble(self.number)
+    }
+}
+
+/// A bijection that leaves no order in what it is given; also the source of all that is random here.
+pub(crate) fn scramble(number: u64) -> u64 {
+    let mixed = (number ^ number >> 32).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ mixed >> 32
+}
+
+/// A number below `bound`, which is less than 2^32, that `seed` decides.
+pub(crate) fn random_below(bound: usize, seed: u64) -> usize {
+    (((scramble(seed) >> 32) * bound as u64) >> 32) as usize
+}

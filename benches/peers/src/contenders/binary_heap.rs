@@ -1,0 +1,21 @@
+//! `BinaryHeap`, which cannot take out from its middle: what was cancelled or moved stays until it comes up, so memory grows
+//! with the rate of calls times the delay.
+
+use super::locked::{Locked, Queue, Ticket};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+pub(crate) type Heap<S> = Locked<BinaryHeap<Reverse<Ticket>>, S>;
+
+impl Queue for BinaryHeap<Reverse<Ticket>> {
+    fn push(&mut self, ticket: Ticket) {
+        self.push(Reverse(ticket));
+    }
+    fn remove(&mut self, _ticket: Ticket) {}
+    fn first(&self) -> Option<Ticket> {
+        self.peek().map(|&Reverse(ticket)| ticket)
+    }
+    fn pop(&mut self) -> Option<Ticket> {
+        self.pop().map(|Reverse(ticket)| ticket)
+    }
+}

@@ -1,0 +1,21 @@
+//! `BTreeMap` by deadline and key; the set is a map to nothing, the values are with the keys.
+
+use super::locked::{Locked, Queue, Ticket};
+use std::collections::BTreeSet;
+
+pub(crate) type Tree<S> = Locked<BTreeSet<Ticket>, S>;
+
+impl Queue for BTreeSet<Ticket> {
+    fn push(&mut self, ticket: Ticket) {
+        self.insert(ticket);
+    }
+    fn remove(&mut self, ticket: Ticket) {
+        self.remove(&ticket);
+    }
+    fn first(&self) -> Option<Ticket> {
+        self.first().copied()
+    }
+    fn pop(&mut self) -> Option<Ticket> {
+        self.pop_first()
+    }
+}

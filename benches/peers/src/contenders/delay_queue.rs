@@ -1,0 +1,120 @@
+//! tokio-util's `DelayQueue` and a hash map from key to place, behind one lock; a task waits for what expires.
+
+use crate::contender::{Caller, Contender, KeyHasher, Timer};
+use crate::witness::Witness;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::{EnterGuard, Runtime};
+use tokio_util::time::{DelayQueue, delay_queue};
+
+/// The most timers that are taken out under the lock at a time.
+const BATCH: usize = 256;
+
+/// The timers behind the lock.
+pub(crate) trait Timers: Default + Send + 'static {
+    fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Option<u64>>;
+}
+
+/// A `DelayQueue`, alone or with an index, and the runtime that drives it.
+pub(super) struct Driven<T> {
+    runtime: Runtime,
+    timers: Arc<Mutex<T>>,
+}
+
+impl<T: Timers> Driven<T> {
+    pub(super) fn new(witness: &'static Witness) -> Self {
+        let (runtime, timers) = (super::runtime(), Arc::new(Mutex::new(T::default())));
+        runtime.spawn(drive(Arc::clone(&timers), witness));
+        Self { runtime, timers }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread that uses a `DelayQueue` must be within the runtime.
+    pub(super) fn enter(&'static self) -> Entered<T> {
+        Entered { timers: self, _runtime: self.runtime.enter() }
+    }
+}
+
+pub(crate) struct Entered<T: 'static> {
+    pub(super) timers: &'static Driven<T>,
+    _runtime: EnterGuard<'static>,
+}
+
+/// Takes what is due under the lock, and fires it without.
+async fn drive<T: Timers>(timers: Arc<Mutex<T>>, witness: &'static Witness) {
+    let mut due = Vec::with_capacity(BATCH);
+    loop {
+        poll_fn(|context| {
+            let mut timers = timers.lock().unwrap_or_else(PoisonError::into_inner);
+            // An empty queue is not the end: it wakes us when there is something.
+            while let (true, Poll::Ready(Some(value))) = (due.len() < BATCH, timers.poll_expired(context)) {
+                due.push(value);
+            }
+            if due.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        due.drain(..).for_each(|value| witness.fire(value));
+    }
+}
+
+pub(crate) struct Keyed<S> {
+    timers: DelayQueue<(u64, u64)>,
+    places: HashMap<u64, delay_queue::Key, S>,
+}
+
+impl<S: Default> Default for Keyed<S> {
+    fn default() -> Self {
+        Self { timers: DelayQueue::new(), places: HashMap::default() }
+    }
+}
+
+impl<S: KeyHasher> Timers for Keyed<S> {
+    fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Option<u64>> {
+        let expired = std::task::ready!(self.timers.poll_expired(context));
+        Poll::Ready(expired.map(|expired| {
+            let (key, value) = expired.into_inner();
+            self.places.remove(&key);
+            value
+        }))
+    }
+}
+
+pub(crate) struct DelayQueueKey<S: KeyHasher>(Driven<Keyed<S>>);
+
+impl<S: KeyHasher> Contender for DelayQueueKey<S> {
+    type Caller = Entered<Keyed<S>>;
+    fn new(witness: &'static Witness) -> Self {
+        Self(Driven::new(witness))
+    }
+    fn caller(&'static self) -> Self::Caller {
+        self.0.enter()
+    }
+}
+
+impl<S: KeyHasher> Caller for Entered<Keyed<S>> {
+    type Handle = ();
+    fn schedule(&mut self, Timer { key, value, delay }: Timer) {
+        let queue = &mut *self.timers.lock();
+        let place = queue.timers.insert((key, value), delay);
+        if let Some(earlier) = queue.places.insert(key, place) {
+            queue.timers.remove(&earlier);
+        }
+    }
+    fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
+        let queue = &mut *self.timers.lock();
+        let place = queue.places.remove(&key)?;
+        Some(queue.timers.remove(&place).into_inner().1)
+    }
+    fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
+        let queue = &mut *self.timers.lock();
+        let Some(place) = queue.places.get(&key) else { return false };
+        queue.timers.reset(place, delay);
+        true
+    }
+}

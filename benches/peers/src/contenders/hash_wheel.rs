@@ -1,0 +1,136 @@
+//! `hierarchical_hash_wheel_timer`: a thread with a wheel and a channel to it. Calls send messages and tell nothing back, so
+//! a map by key gives the answers; whoever takes the entry out of it has decided.
+//!
+//! Its thread finds timers by key in a map of its own, which is left the fast hasher that it has by default.
+
+use crate::contender::{Caller, Contender, KeyHasher, Timer};
+use crate::witness::Witness;
+use dashmap::DashMap;
+use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
+use hierarchical_hash_wheel_timer::{OneshotState, PeriodicState, Timer as _, TimerReturn};
+use std::fmt;
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
+
+type Service<S> = TimerWithThread<u64, State<S>, Never>;
+
+pub(crate) struct HashWheel<S: KeyHasher> {
+    service: Service<S>,
+    shared: &'static Shared<S>,
+}
+
+pub(crate) struct Shared<S> {
+    timers: DashMap<u64, Slot, S>,
+    witness: &'static Witness,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    value: u64,
+    /// Tells a timer from an earlier one of its key.
+    started: Instant,
+}
+
+/// What the thread keeps of a timer.
+pub(crate) enum State<S: 'static> {
+    Timer {
+        key: u64,
+        started: Instant,
+        shared: &'static Shared<S>,
+    },
+    /// Comes out as soon as the thread has seen all that was sent before.
+    Marker(u64, Sender<()>),
+}
+
+impl<S: KeyHasher> OneshotState for State<S> {
+    type Id = u64;
+    fn id(&self) -> &u64 {
+        match self {
+            Self::Timer { key, .. } | Self::Marker(key, _) => key,
+        }
+    }
+    fn trigger(self) {
+        match self {
+            Self::Timer { key, started, shared } => {
+                if let Some((_, slot)) = shared.timers.remove_if(&key, |_, slot| slot.started == started) {
+                    shared.witness.fire(slot.value);
+                }
+            }
+            Self::Marker(_, seen) => drop(seen.send(())),
+        }
+    }
+}
+
+impl<S> fmt::Debug for State<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+/// There are no periodic timers.
+#[derive(Debug)]
+pub(crate) enum Never {}
+
+impl PeriodicState for Never {
+    type Id = u64;
+    fn id(&self) -> &u64 {
+        match *self {}
+    }
+    fn trigger(self) -> TimerReturn<Self> {
+        match self {}
+    }
+}
+
+impl<S: KeyHasher> Contender for HashWheel<S> {
+    type Caller = Sending<S>;
+    fn new(witness: &'static Witness) -> Self {
+        let shared = Box::leak(Box::new(Shared { timers: DashMap::default(), witness }));
+        Self { service: Service::new().expect("the system starts a thread"), shared }
+    }
+    fn caller(&'static self) -> Sending<S> {
+        Sending { service: self.service.timer_ref(), shared: self.shared }
+    }
+    fn settle(&self) {
+        let (sender, seen) = mpsc::channel();
+        self.service.timer_ref().schedule_once(Duration::ZERO, State::Marker(u64::MAX, sender));
+        seen.recv().expect("the thread runs");
+    }
+}
+
+pub(crate) struct Sending<S: KeyHasher> {
+    service: TimerRef<u64, State<S>, Never>,
+    shared: &'static Shared<S>,
+}
+
+impl<S: KeyHasher> Sending<S> {
+    fn start(&mut self, key: u64, started: Instant, delay: Duration) {
+        self.service.schedule_once(delay, State::Timer { key, started, shared: self.shared });
+    }
+}
+
+impl<S: KeyHasher> Caller for Sending<S> {
+    type Handle = ();
+    fn schedule(&mut self, Timer { key, value, delay }: Timer) {
+        let started = Instant::now();
+        // Held until all is sent: the messages about a key are in the order of its entries.
+        let entry = self.shared.timers.entry(key);
+        if matches!(entry, dashmap::Entry::Occupied(_)) {
+            self.service.cancel(&key);
+        }
+        let _held = entry.insert(Slot { value, started });
+        self.start(key, started, delay);
+    }
+    fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
+        let (_, slot) = self.shared.timers.remove(&key)?;
+        self.service.cancel(&key);
+        Some(slot.value)
+    }
+    fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
+        let started = Instant::now();
+        let Some(mut slot) = self.shared.timers.get_mut(&key) else { return false };
+        slot.started = started;
+        self.service.cancel(&key);
+        self.start(key, started, delay);
+        true
+    }
+}

@@ -1,0 +1,79 @@
+//! Who takes part: one file for each.
+
+mod binary_heap;
+mod btree_map;
+mod delay_queue;
+mod delay_queue_handle;
+mod hash_wheel;
+mod locked;
+mod moka;
+mod pingora;
+mod shardwheel;
+mod shardwheel_handle;
+mod task;
+mod tokio_sleep;
+mod tokio_sleep_handle;
+mod tokio_task;
+
+pub(crate) use self::moka::Moka;
+pub(crate) use self::shardwheel::Shardwheel;
+pub(crate) use binary_heap::Heap;
+pub(crate) use btree_map::Tree;
+pub(crate) use delay_queue::DelayQueueKey;
+pub(crate) use delay_queue_handle::DelayQueueHandle;
+pub(crate) use hash_wheel::HashWheel;
+pub(crate) use pingora::Pingora;
+pub(crate) use shardwheel_handle::ShardwheelHandle;
+pub(crate) use tokio_sleep::TokioSleep;
+pub(crate) use tokio_sleep_handle::TokioSleepHandle;
+pub(crate) use tokio_task::TokioTask;
+
+use crate::contender::{Contender, KeyHasher};
+use crate::figures::Report;
+use crate::workloads::{self, Job};
+
+/// What a timer is called by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Key,
+    Handle,
+}
+
+/// A contender by name.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) access: Access,
+    pub(crate) run: fn(&Job) -> Report,
+}
+
+pub(crate) fn by_key<C: Contender>(name: &'static str) -> Entry {
+    Entry { name, access: Access::Key, run: workloads::run::<C> }
+}
+
+fn by_handle<C: Contender>(name: &'static str) -> Entry {
+    Entry { name, access: Access::Handle, run: workloads::run::<C> }
+}
+
+/// The first one of each kind of access is ours: the others are compared with it.
+pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
+    vec![
+        by_key::<Shardwheel<S>>("shardwheel"),
+        by_key::<TokioTask<S>>("tokio-task"),
+        by_key::<TokioSleep<S>>("tokio-sleep"),
+        by_key::<DelayQueueKey<S>>("delay-queue"),
+        by_key::<HashWheel<S>>("hash-wheel"),
+        by_key::<Pingora<S>>("pingora"),
+        by_key::<Heap<S>>("binary-heap"),
+        by_key::<Tree<S>>("btree-map"),
+        by_key::<Moka<S>>("moka"),
+        by_handle::<ShardwheelHandle<S>>("shardwheel-handle"),
+        by_handle::<TokioSleepHandle>("tokio-sleep-handle"),
+        by_handle::<DelayQueueHandle>("delay-queue-handle"),
+    ]
+}
+
+/// As many threads as cores: tokio's default.
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build();
+    runtime.expect("the system starts threads")
+}

@@ -1,0 +1,81 @@
+//! `tokio::time::Sleep` without a task: each is boxed, in a map by key, and polled once with a waker of its own, which fires
+//! it. The leanest that tokio's timers allow, for those who know them well: a move is a `reset` in place.
+
+use crate::contender::{Caller, Contender, KeyHasher, Timer};
+use crate::witness::Witness;
+use dashmap::DashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+use tokio::runtime::{EnterGuard, Runtime};
+use tokio::time::{Instant, Sleep};
+
+pub(crate) struct TokioSleep<S: KeyHasher> {
+    runtime: Runtime,
+    timers: DashMap<u64, Slot, S>,
+    witness: &'static Witness,
+}
+
+struct Slot {
+    sleep: Pin<Box<Sleep>>,
+    value: u64,
+}
+
+impl<S: KeyHasher> Contender for TokioSleep<S> {
+    type Caller = Entered<S>;
+    fn new(witness: &'static Witness) -> Self {
+        Self { runtime: super::runtime(), timers: DashMap::default(), witness }
+    }
+    fn caller(&'static self) -> Entered<S> {
+        Entered { service: self, _runtime: self.runtime.enter() }
+    }
+}
+
+/// Wakes the timer of a key, not a certain one: it looks whether it is due.
+struct Alarm<S: KeyHasher> {
+    key: u64,
+    service: &'static TokioSleep<S>,
+}
+
+impl<S: KeyHasher> Wake for Alarm<S> {
+    fn wake(self: Arc<Self>) {
+        let (service, key) = (self.service, self.key);
+        let waker = Waker::from(self);
+        // Polled anew: if it has been moved meanwhile, it goes on waiting, with this waker.
+        let due = |slot: &mut Slot| slot.sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        if let Some((_, slot)) = service.timers.remove_if_mut(&key, |_, slot| due(slot)) {
+            service.witness.fire(slot.value);
+        }
+    }
+}
+
+/// A thread within the runtime: sleeps are made in no other.
+pub(crate) struct Entered<S: KeyHasher> {
+    service: &'static TokioSleep<S>,
+    _runtime: EnterGuard<'static>,
+}
+
+impl<S: KeyHasher> Caller for Entered<S> {
+    type Handle = ();
+    fn schedule(&mut self, Timer { key, value, delay }: Timer) {
+        let service = self.service;
+        let mut sleep = Box::pin(tokio::time::sleep(delay));
+        let waker = Waker::from(Arc::new(Alarm { key, service }));
+        // Under the lock of the key's entry, so that the waker finds it.
+        let entry = service.timers.entry(key);
+        let is_due = sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        drop(entry.insert(Slot { sleep, value }));
+        if is_due {
+            waker.wake();
+        }
+    }
+    fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
+        self.service.timers.remove(&key).map(|(_, slot)| slot.value)
+    }
+    fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
+        let Some(mut slot) = self.service.timers.get_mut(&key) else { return false };
+        slot.sleep.as_mut().reset(Instant::now() + delay);
+        true
+    }
+}

@@ -1,0 +1,123 @@
+//! Runs each contender in turn, round by round, each time in a process of its own: new memory, and nobody else's threads.
+
+use crate::contenders::{Access, Entry};
+use crate::figures::{Report, Row, Rows};
+use crate::options::{Options, child_arguments};
+use crate::workloads::{Job, Session, Workload};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+pub(crate) struct Outcome {
+    pub(crate) rows: Rows,
+    /// Contender and what went wrong, once each.
+    pub(crate) faults: Vec<(&'static str, String)>,
+}
+
+/// The jobs of a run, each for every contender that it suits and several times.
+pub(crate) fn plan(options: &Options) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for session in [Session::Calls, Session::Burst, Session::Idle, Session::Grow, Session::Memory, Session::Churn] {
+        let workloads: Vec<_> = options.only.iter().copied().filter(|workload| workload.session() == session).collect();
+        if workloads.is_empty() {
+            continue;
+        }
+        for population in populations(options, session) {
+            let callers: &[usize] = if session == Session::Calls { &options.callers } else { &[1] };
+            jobs.extend(callers.iter().map(|&callers| Job {
+                workloads: workloads.clone(),
+                population,
+                callers,
+                operations: population.clamp(if options.quick { 200_000 } else { 500_000 }, 2_000_000),
+                idle: Duration::from_secs(if options.quick { 3 } else { 10 }),
+            }));
+        }
+    }
+    jobs
+}
+
+fn populations(options: &Options, session: Session) -> Vec<usize> {
+    let own: &[usize] = match (session, options.quick) {
+        _ if !options.populations.is_empty() => &options.populations,
+        (Session::Calls, true) => &[100_000],
+        (Session::Calls, false) => &[100_000, 1_000_000, 10_000_000],
+        (Session::Burst, true) => &[100_000],
+        (Session::Burst, false) => &[100_000, 1_000_000],
+        (Session::Grow | Session::Churn, false) => &[10_000_000],
+        (Session::Memory, false) => &[1_000_000, 10_000_000],
+        (Session::Idle, _) | (_, true) => &[1_000_000],
+    };
+    own.to_vec()
+}
+
+/// Those that take their time whatever the machine are run once if it has to be quick.
+fn runs(options: &Options, job: &Job) -> usize {
+    let own = match (options.quick, job.session()) {
+        (false, _) => 5,
+        (true, Session::Calls) => 3,
+        (true, _) => 1,
+    };
+    options.runs.unwrap_or(own)
+}
+
+/// By handle, timers fire and wait as they do by key.
+fn suits(entry: &Entry, job: &Job) -> bool {
+    entry.access == Access::Key || !matches!(job.session(), Session::Burst | Session::Idle)
+}
+
+/// Calls `done` after each job, with all that is known by then.
+pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Job, &Rows)) -> Outcome {
+    let jobs = plan(options);
+    let processes =
+        jobs.iter().map(|job| runs(options, job) * entries.iter().filter(|entry| suits(entry, job)).count());
+    let progress = progress_bar(processes.sum());
+    let mut outcome = Outcome { rows: Rows::default(), faults: Vec::new() };
+    for job in &jobs {
+        for run in 0..runs(options, job) {
+            for entry in entries.iter().filter(|entry| suits(entry, job)) {
+                progress.set_message(format!("{}: {}", title(job), entry.name));
+                outcome.add(entry, job, run, measure(entry, options.fast_hash, job));
+                progress.inc(1);
+            }
+        }
+        progress.suspend(|| done(job, &outcome.rows));
+    }
+    progress.finish_and_clear();
+    outcome
+}
+
+fn title(job: &Job) -> String {
+    let names: Vec<_> = job.workloads.iter().map(|workload: &Workload| workload.name()).collect();
+    format!("{} x {}", names.join(","), job.population)
+}
+
+impl Outcome {
+    fn add(&mut self, entry: &Entry, job: &Job, run: usize, report: Report) {
+        let (population, callers, contender) = (job.population, job.callers, entry.name);
+        for (workload, metric, value) in report.figures {
+            self.rows.push(Row { workload, population, callers, contender, run, metric, value });
+        }
+        for fault in report.faults {
+            self.faults.push((contender, format!("{fault} ({population} timers, {callers} callers, run {run})")));
+        }
+    }
+}
+
+fn progress_bar(processes: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed}, about {eta} left; {wide_msg}");
+    ProgressBar::new(processes as u64).with_style(style.expect("the template is right"))
+}
+
+/// In a process of its own; one that fails is a fault.
+fn measure(entry: &Entry, fast_hash: bool, job: &Job) -> Report {
+    let program = std::env::current_exe().expect("the system tells where this program is");
+    let mut command = Command::new(program);
+    command.args(child_arguments(entry.name, fast_hash, job)).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let mut report = Report::default();
+    match command.output() {
+        Ok(output) if output.status.success() => return Report::from_text(&String::from_utf8_lossy(&output.stdout)),
+        Ok(output) => report.fault(format!("{}: its process ended with {}", title(job), output.status)),
+        Err(error) => report.fault(format!("{}: its process did not start: {error}", title(job))),
+    }
+    report
+}

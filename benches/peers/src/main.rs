@@ -1,0 +1,116 @@
+//! What a call costs, how late timers fire, and what they occupy: this crate beside what a user would otherwise build, in the
+//! same loops. `cargo bench --bench peers -- --help` tells the options.
+//!
+//! - `contender.rs` is what a service must be able to do, `contenders/` are the services, one file each.
+//! - `workloads/` is what is done with them, generic over the contender: nothing is dispatched within a loop.
+//! - `harness.rs` runs everything, each measurement in a process of its own; contenders take turns, so that whatever else
+//!   the machine does hits all alike, and a ratio is the median of the runs' ratios.
+//! - `table.rs` and `plot.rs` show the figures.
+
+mod contender;
+mod contenders;
+mod figures;
+mod harness;
+mod options;
+mod plot;
+mod process;
+mod table;
+#[cfg(test)]
+mod tests;
+mod witness;
+mod workloads;
+
+use contenders::Entry;
+use figures::{At, Rows};
+use options::{Command, Options};
+use std::collections::hash_map::RandomState;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use workloads::Job;
+
+fn main() -> ExitCode {
+    let result = match options::parse(std::env::args_os().skip(1)) {
+        Ok(Command::Help) => {
+            print!("{}", help());
+            Ok(true)
+        }
+        Ok(Command::Child(contender, fast_hash, job)) => run_child(&contender, fast_hash, &job),
+        Ok(Command::Measure(options)) => measure(&options),
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn help() -> String {
+    let workloads =
+        workloads::Workload::ALL.map(|workload| format!("  {:<10} {}\n", workload.name(), workload.meaning()));
+    let names: Vec<_> = contenders(false).iter().map(|entry| entry.name).collect();
+    format!("{}\nWorkloads:\n{}\nContenders: {}\n", options::HELP, workloads.concat(), names.join(", "))
+}
+
+fn contenders(fast_hash: bool) -> Vec<Entry> {
+    if fast_hash { contenders::all::<rustc_hash::FxBuildHasher>() } else { contenders::all::<RandomState>() }
+}
+
+fn run_child(contender: &str, fast_hash: bool, job: &Job) -> Result<bool, String> {
+    let entries = contenders(fast_hash);
+    let entry = entries.iter().find(|entry| entry.name == contender).ok_or("no such contender")?;
+    print!("{}", (entry.run)(job).to_text());
+    Ok(true)
+}
+
+/// False if ours did anything wrong. What peers do wrong is told.
+fn measure(options: &Options) -> Result<bool, String> {
+    let entries = chosen(options)?;
+    println!("{}; keys hashed by {}", process::machine(), if options.fast_hash { "FxHash" } else { "SipHash" });
+    let directory = options.out.clone().unwrap_or_else(default_directory);
+    let mut written = Ok(());
+    let outcome = harness::run(options, &entries, |job, rows| {
+        print_tables(&entries, job, rows);
+        // Each time: hours of figures are not to be lost with what comes after them.
+        written = write(&directory, &entries, rows);
+    });
+    written.map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut is_fine = true;
+    for (contender, fault) in &outcome.faults {
+        println!("\nFAULT: {contender}: {fault}");
+        is_fine &= !contender.starts_with("shardwheel");
+    }
+    println!("\nRows and plots are in {}", directory.display());
+    Ok(is_fine)
+}
+
+fn chosen(options: &Options) -> Result<Vec<Entry>, String> {
+    let mut entries = contenders(options.fast_hash);
+    let wanted = &options.contenders;
+    if let Some(unknown) = wanted.iter().find(|name| entries.iter().all(|entry| entry.name != **name)) {
+        return Err(format!("{unknown}: there is no such contender; --help tells them"));
+    }
+    entries.retain(|entry| wanted.is_empty() || wanted.iter().any(|name| name == entry.name));
+    Ok(entries)
+}
+
+fn print_tables(entries: &[Entry], job: &Job, rows: &Rows) {
+    for &workload in &job.workloads {
+        table::print(entries, rows, At { workload, population: job.population, callers: job.callers });
+    }
+}
+
+/// Beside the build, so under `target/`.
+fn default_directory() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.ancestors().nth(2).unwrap_or(Path::new(".")).join("report")
+}
+
+fn write(directory: &Path, entries: &[Entry], rows: &Rows) -> Result<(), Box<dyn std::error::Error>> {
+    std::fs::create_dir_all(directory)?;
+    std::fs::write(directory.join("peers.csv"), rows.to_csv())?;
+    plot::write(directory, entries, rows)
+}

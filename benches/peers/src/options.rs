@@ -1,0 +1,147 @@
+//! The command line.
+
+use crate::workloads::{Job, Workload};
+use lexopt::Arg::Long;
+use lexopt::ValueExt as _;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const HELP: &str = "\
+Measures shardwheel beside what a user would otherwise build, in the same loops.
+
+Usage: cargo bench --bench peers -- [options]
+
+  --quick             small and few runs: minutes instead of hours
+  --only LIST         these workloads, as rpc,heartbeat (default: all)
+  --contenders LIST   these contenders, as shardwheel,tokio-sleep (default: all)
+  --n LIST            these numbers of timers, as 100000,1000000 (default: each workload's own)
+  --callers LIST      these numbers of calling threads (default: 1,2)
+  --runs N            the rounds of which the median is told (default: 5; quick: 3 of calls, else 1)
+  --fast-hash         a fast hasher instead of SipHash, for all
+  --out DIRECTORY     where the plots and the file of rows go (default: within target/)
+  -h, --help          this text
+";
+
+/// What the command line asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    pub(crate) fast_hash: bool,
+    pub(crate) only: Vec<Workload>,
+    /// Empty: all.
+    pub(crate) contenders: Vec<String>,
+    /// Empty: each workload's own.
+    pub(crate) populations: Vec<usize>,
+    pub(crate) callers: Vec<usize>,
+    pub(crate) runs: Option<usize>,
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Command {
+    Help,
+    Measure(Options),
+    /// Within a process that the harness started: contender, and whether keys are hashed fast.
+    Child(String, bool, Job),
+}
+
+/// # Errors
+/// A sentence that names what is wrong.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, String> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut options = Options {
+        quick: false,
+        fast_hash: false,
+        only: Workload::ALL.to_vec(),
+        contenders: Vec::new(),
+        populations: Vec::new(),
+        callers: vec![1, 2],
+        runs: None,
+        out: None,
+    };
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        let Long(name) = argument else {
+            return if argument == lexopt::Arg::Short('h') { Ok(Command::Help) } else { Err(HELP.to_owned()) };
+        };
+        let name = name.to_owned();
+        let mut value = || parser.value().and_then(|value| value.string()).map_err(|error| error.to_string());
+        match name.as_str() {
+            "help" => return Ok(Command::Help),
+            "quick" => options.quick = true,
+            "fast-hash" => options.fast_hash = true,
+            "only" => options.only = list(&value()?, |name| Workload::by_name(name).ok_or("no such workload"))?,
+            "contenders" => options.contenders = list(&value()?, |name| Ok::<_, &str>(name.to_owned()))?,
+            "n" => options.populations = list(&value()?, count)?,
+            "callers" => options.callers = list(&value()?, count)?,
+            "runs" => options.runs = Some(count(&value()?)?),
+            "out" => options.out = Some(value()?.into()),
+            "child" => return child(&value()?, options.fast_hash),
+            _ => return Err(format!("--{name}: there is no such option; --help tells them")),
+        }
+    }
+    Ok(Command::Measure(options))
+}
+
+fn list<T, E: std::fmt::Display>(text: &str, item: impl Fn(&str) -> Result<T, E>) -> Result<Vec<T>, String> {
+    text.split(',').map(|word| item(word).map_err(|error| format!("{word}: {error}"))).collect()
+}
+
+fn count(word: &str) -> Result<usize, &'static str> {
+    let digits: String = word.chars().filter(|&letter| letter != '_').collect();
+    digits.parse().ok().filter(|&count| (1..=100_000_000).contains(&count)).ok_or("it must be 1 to 100000000")
+}
+
+/// The arguments of a process that does `job`; [`parse`] reads them again.
+pub(crate) fn child_arguments(contender: &str, fast_hash: bool, job: &Job) -> Vec<String> {
+    let workloads: Vec<_> = job.workloads.iter().map(|workload| workload.name()).collect();
+    let Job { population, callers, operations, idle, .. } = job;
+    let idle = idle.as_millis();
+    let job = format!("{contender} {} {population} {callers} {operations} {idle}", workloads.join(","));
+    fast_hash.then(|| "--fast-hash".to_owned()).into_iter().chain(["--child".to_owned(), job]).collect()
+}
+
+fn child(text: &str, fast_hash: bool) -> Result<Command, String> {
+    let mut words = text.split(' ');
+    let mut next = || words.next().ok_or_else(|| format!("{text}: too short"));
+    let contender = next()?.to_owned();
+    let workloads = list(next()?, |name| Workload::by_name(name).ok_or("no such workload"))?;
+    let job = Job {
+        workloads,
+        population: number(next()?)?,
+        callers: number(next()?)?,
+        operations: number(next()?)?,
+        idle: Duration::from_millis(number(next()?)?),
+    };
+    Ok(Command::Child(contender, fast_hash, job))
+}
+
+fn number<T: FromStr>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|_| format!("{word}: not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_survives_its_way_as_arguments() {
+        let job = Job {
+            workloads: vec![Workload::Rpc, Workload::Heartbeat],
+            population: 7,
+            callers: 2,
+            operations: 9,
+            idle: Duration::from_secs(3),
+        };
+        let arguments = child_arguments("moka", true, &job);
+        assert_eq!(parse(arguments), Ok(Command::Child("moka".to_owned(), true, job)));
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        assert!(parse(["--n", "many"]).is_err_and(|error| error.starts_with("many")));
+        assert!(parse(["--only", "rpc,nap"]).is_err_and(|error| error.starts_with("nap")));
+        assert!(parse(["--slow"]).is_err_and(|error| error.starts_with("--slow")));
+    }
+}

@@ -1,0 +1,54 @@
+//! What the system tells about this process; NaN or zero where it does not tell.
+
+use std::fs;
+use std::time::Duration;
+
+/// The time that all threads of this process have run.
+pub(crate) fn cpu() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Duration::try_from(time).expect("not negative")
+    }
+    #[cfg(not(target_os = "linux"))]
+    Duration::ZERO
+}
+
+/// The memory that this process occupies.
+pub(crate) fn resident_bytes() -> f64 {
+    1024.0 * field("/proc/self/status", "VmRSS:").unwrap_or(f64::NAN)
+}
+
+/// How often threads of this process other than the first have gone to sleep, so far.
+pub(crate) fn sleeps() -> f64 {
+    let own = std::process::id().to_string();
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return f64::NAN };
+    let others = tasks.flatten().filter(|task| task.file_name().to_str() != Some(&own));
+    others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), "voluntary_ctxt_switches:")).sum()
+}
+
+/// Keeps this thread on the core of number `index`, or of what is left of it by the number of cores.
+pub(crate) fn pin(index: usize) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(&core) = cores.get(index % cores.len().max(1)) {
+        // Best effort: some systems refuse.
+        core_affinity::set_for_current(core);
+    }
+}
+
+/// Processor and system, for the head of the report.
+pub(crate) fn machine() -> String {
+    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let model = model.trim_start_matches(['\t', ' ', ':']);
+    format!("{model}, {cores} cores, {} {}", std::env::consts::OS, release.trim())
+}
+
+/// The number behind `name` in a file of lines `name number`.
+fn field(path: &str, name: &str) -> Option<f64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}

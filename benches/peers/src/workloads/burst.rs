@@ -1,0 +1,75 @@
+//! How late timers fire when many are due, and what that costs.
+//!
+//! They are due evenly spread over one second, and scheduled before in random order. A deadline is a moment that was fixed
+//! before the call, so to fire before it is to break what `sleep` promises.
+
+use super::{Job, Workload, start};
+use crate::contender::{Caller, Contender, Timer, random_below};
+use crate::figures::Report;
+use crate::process;
+use crate::witness::{Verdict, Witness};
+use std::time::{Duration, Instant};
+
+const SPREAD: Duration = Duration::from_secs(1);
+/// Before the first deadline, beside what the calls take.
+const LEAD: Duration = Duration::from_millis(500);
+const LEAD_PER_TIMER: Duration = Duration::from_micros(4);
+/// After the last deadline, without any progress.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn run<C: Contender>(job: &Job) -> Report {
+    let mut report = Report::default();
+    let mut lead = LEAD + LEAD_PER_TIMER * job.population as u32;
+    // A machine that has other things to do may need more time before the first deadline.
+    for _ in 0..3 {
+        if let Some((verdict, cpu)) = attempt::<C>(job, lead) {
+            add(&mut report, job.population, &verdict, cpu);
+            return report;
+        }
+        lead *= 3;
+    }
+    report.fault("burst: the calls did not end before the first deadline".to_owned());
+    report
+}
+
+/// `None` if the first deadline came too soon.
+fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration)> {
+    let witness = Witness::new(job.population);
+    let contender = start::<C>(witness);
+    let order = random_order(job.population);
+    let first = Instant::now() + lead;
+    let deadline = |number: u64| first + SPREAD.mul_f64(number as f64 / job.population as f64);
+    let mut caller = contender.caller();
+    for number in order {
+        let delay = deadline(number).saturating_duration_since(Instant::now());
+        caller.schedule_all(std::iter::once(Timer::new(number, delay)), |_| {});
+    }
+    contender.settle();
+    let cpu = process::cpu();
+    std::thread::sleep(first.checked_duration_since(Instant::now())? + SPREAD);
+    witness.wait(PATIENCE);
+    Some((witness.verdict(deadline), process::cpu() - cpu))
+}
+
+fn random_order(count: usize) -> Vec<u64> {
+    let mut order: Vec<_> = (0..count as u64).collect();
+    (1..count).rev().for_each(|last| order.swap(last, random_below(last + 1, last as u64)));
+    order
+}
+
+fn add(report: &mut Report, population: usize, verdict: &Verdict, cpu: Duration) {
+    let count = verdict.lateness.len();
+    let at = |per_mille: usize| {
+        let place = (count * per_mille).div_ceil(1000).saturating_sub(1);
+        verdict.lateness.get(place).map_or(f64::NAN, |late| late.as_secs_f64() * 1e6)
+    };
+    let cpu = cpu.as_nanos() as f64 / population as f64;
+    let counts = [verdict.early, verdict.lost, verdict.twice].map(|count| count as f64);
+    let [early, lost, twice] = counts;
+    report.add(Workload::Burst, [at(500), at(990), at(999), at(1000), cpu, early, lost, twice]);
+    for (name, count) in [("early", early), ("not at all", lost), ("twice", twice)] {
+        if count > 0.0 {
+            report.fault(format!("burst: {count} of {population} fired {name}"));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What a call costs, from each of several threads.
+//!
+//! `wall` is the time from the first caller's start to the last one's end, and on until the service has done what it put
+//! off, over all callers' operations: with two callers that scale it halves. `cpu` is the time of all of the process's threads in
+//! between.
+
+use super::{HEARTBEAT, Job, Workload, batches, far, start};
+use crate::contender::{Caller, Contender, Pending, Timer, random_below};
+use crate::figures::Report;
+use crate::process;
+use crate::witness::Witness;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Requests that each caller has under way.
+const IN_FLIGHT: usize = 1024;
+const RPC_TIMEOUT: Duration = Duration::from_secs(30);
+
+type Handle<C> = <<C as Contender>::Caller as Caller>::Handle;
+/// By caller.
+type Shares<C> = Vec<Vec<Pending<Handle<C>>>>;
+
+pub(super) fn run<C: Contender>(job: &Job) -> Report {
+    let witness = Witness::new(0);
+    let mut stage = Stage { contender: start::<C>(witness), witness, job, report: Report::default() };
+    let mut timers = stage.schedule(Workload::Schedule, 0);
+    if job.wants(Workload::Rpc) {
+        stage.rpc();
+    }
+    if job.wants(Workload::Cancel) || job.wants(Workload::Recycled) {
+        stage.cancel(timers);
+        timers = stage.schedule(Workload::Recycled, job.population as u64);
+    }
+    // The last, because its timers would be due first.
+    if job.wants(Workload::Heartbeat) {
+        stage.heartbeat(timers);
+    }
+    stage.report
+}
+
+struct Stage<'a, C: 'static> {
+    contender: &'static C,
+    witness: &'static Witness,
+    job: &'a Job,
+    report: Report,
+}
+
+impl<C: Contender> Stage<'_, C> {
+    /// `first` is the number of the first timer.
+    fn schedule(&mut self, workload: Workload, first: u64) -> Shares<C> {
+        let shares = shares(self.job.population, self.job.callers, first);
+        self.measure(workload, self.job.population, shares, |caller, numbers| {
+            let mut timers = Vec::with_capacity((numbers.end - numbers.start) as usize);
+            for batch in batches::<C::Caller>(numbers) {
+                caller.schedule_all(batch.map(far), |timer| timers.push(timer));
+            }
+            timers
+        })
+    }
+
+    fn rpc(&mut self) {
+        // Beyond all others.
+        let shares = shares(self.job.operations, self.job.callers, 2 * self.job.population as u64);
+        let pending = self.measure(Workload::Rpc, self.job.operations, shares, |caller, numbers| {
+            requests(caller, numbers, RPC_TIMEOUT)
+        });
+        self.expect_all(Workload::Rpc, self.job.operations, pending.into_iter().sum());
+    }
+
+    fn cancel(&mut self, mut timers: Shares<C>) {
+        timers.iter_mut().for_each(|share| shuffle(share));
+        let pending = self.measure(Workload::Cancel, self.job.population, timers, |caller, share| {
+            let mut share = share.into_iter();
+            let batch = <C::Caller as Caller>::BATCH;
+            let batches = (0..share.len()).step_by(batch);
+            batches.map(|_| caller.cancel_all(share.by_ref().take(batch))).sum::<usize>()
+        });
+        self.expect_all(Workload::Cancel, self.job.population, pending.into_iter().sum());
+    }
+
+    fn heartbeat(&mut self, timers: Shares<C>) {
+        let beats = shares(self.job.operations, self.job.callers, 0);
+        let shares = timers.into_iter().zip(beats).collect();
+        let pending = self.measure(Workload::Heartbeat, self.job.operations, shares, |caller, (mut share, beats)| {
+            let (count, mut pending) = (share.len(), 0);
+            for batch in batches::<C::Caller>(beats) {
+                let places = batch.map(|number| random_below(count, number));
+                pending += caller.reschedule_all(&mut share, places, HEARTBEAT);
+            }
+            pending
+        });
+        self.expect_all(Workload::Heartbeat, self.job.operations, pending.into_iter().sum());
+    }
+
+    /// What was not pending has fired, or is lost. (The longest runs of the slowest outlast the shortest delays.)
+    fn expect_all(&mut self, workload: Workload, operations: usize, pending: usize) {
+        let (missing, fired) = (operations - pending, self.witness.uncounted());
+        if missing > 0 {
+            let name = workload.name();
+            self.report.fault(format!("{name}: {missing} of {operations} were not pending; {fired} have fired"));
+        }
+    }
+
+    /// Runs `work` on a pinned thread per share, all at once.
+    fn measure<T: Send, R: Send>(
+        &mut self,
+        workload: Workload,
+        operations: usize,
+        shares: Vec<T>,
+        work: impl Fn(&mut C::Caller, T) -> R + Sync,
+    ) -> Vec<R> {
+        let (contender, work) = (self.contender, &work);
+        // The callers, and this thread, which asks for the processor time.
+        let barrier = &Barrier::new(shares.len() + 1);
+        let (mut spans, mut results) = (Vec::new(), Vec::new());
+        let mut cpu = Duration::ZERO;
+        std::thread::scope(|scope| {
+            let spawn = |(index, share)| scope.spawn(move || call(contender, index, barrier, || share, work));
+            let threads: Vec<_> = shares.into_iter().enumerate().map(spawn).collect();
+            cpu = process::cpu();
+            barrier.wait();
+            for thread in threads {
+                let (span, result) = thread.join().expect("a caller failed");
+                spans.push(span);
+                results.push(result);
+            }
+        });
+        let settling = Instant::now();
+        contender.settle();
+        let wall = length(&spans) + settling.elapsed();
+        let cpu = process::cpu() - cpu;
+        if self.job.wants(workload) {
+            let each = |time: Duration| time.as_nanos() as f64 / operations as f64;
+            self.report.add(workload, [each(wall), each(cpu)]);
+        }
+        results
+    }
+}
+
+/// One caller's thread.
+fn call<C: Contender, T, R>(
+    contender: &'static C,
+    index: usize,
+    barrier: &Barrier,
+    share: impl FnOnce() -> T,
+    work: impl Fn(&mut C::Caller, T) -> R,
+) -> (Range<Instant>, R) {
+    process::pin(index);
+    let mut caller = contender.caller();
+    barrier.wait();
+    let start = Instant::now();
+    let result = work(&mut caller, share());
+    (start..Instant::now(), result)
+}
+
+/// From the first start to the last end.
+fn length(spans: &[Range<Instant>]) -> Duration {
+    let start = spans.iter().map(|span| span.start).min();
+    let end = spans.iter().map(|span| span.end).max();
+    start.zip(end).map_or(Duration::ZERO, |(start, end)| end - start)
+}
+
+/// Schedules and cancels, with up to `IN_FLIGHT` (and a batch) at a time; how many were pending when cancelled.
+pub(super) fn requests<C: Caller>(caller: &mut C, numbers: Range<u64>, timeout: Duration) -> usize {
+    let mut under_way = VecDeque::with_capacity(IN_FLIGHT + C::BATCH);
+    let mut pending = 0;
+    for batch in batches::<C>(numbers) {
+        caller.schedule_all(batch.map(|number| Timer::new(number, timeout)), |timer| under_way.push_back(timer));
+        if under_way.len() > IN_FLIGHT {
+            pending += caller.cancel_all(under_way.drain(..C::BATCH));
+        }
+    }
+    while !under_way.is_empty() {
+        let batch = C::BATCH.min(under_way.len());
+        pending += caller.cancel_all(under_way.drain(..batch));
+    }
+    pending
+}
+
+/// The numbers from `first` on, in equal parts.
+fn shares(total: usize, callers: usize, first: u64) -> Vec<Range<u64>> {
+    let bound = |caller: usize| first + (total * caller / callers) as u64;
+    (0..callers).map(|caller| bound(caller)..bound(caller + 1)).collect()
+}
+
+fn shuffle<T>(items: &mut [T]) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, random_below(last + 1, last as u64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_numbers_once() {
+        let numbers: Vec<_> = shares(10, 3, 5).into_iter().flatten().collect();
+        assert_eq!(numbers, (5..15).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,179 @@
+//! What is measured.
+
+mod burst;
+mod calls;
+mod grow;
+mod idle;
+mod memory;
+
+use crate::contender::{Caller, Contender, Timer, scramble};
+use crate::figures::Report;
+use std::time::Duration;
+
+/// The delay that heartbeats move timers to.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// One figure that a workload tells.
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    /// Whether a peer's figure divided by ours means something.
+    pub(crate) compared: bool,
+}
+
+const fn metric(name: &'static str, unit: &'static str, compared: bool) -> Metric {
+    Metric { name, unit, compared }
+}
+
+/// Per operation: until all is done, by the clock and over all threads.
+const COST: &[Metric] = &[metric("wall", "ns", true), metric("cpu", "ns", true)];
+
+const LATENESS: &[Metric] = &[
+    metric("p50", "us", false),
+    metric("p99", "us", false),
+    metric("p99.9", "us", false),
+    metric("max", "us", false),
+    metric("cpu", "ns", true),
+    metric("early", "", false),
+    metric("lost", "", false),
+    metric("twice", "", false),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Workload {
+    Schedule,
+    Rpc,
+    Cancel,
+    Recycled,
+    Heartbeat,
+    Burst,
+    Idle,
+    Grow,
+    Memory,
+    Churn,
+}
+
+/// Workloads of one session run in one process, one after another, on the same timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Session {
+    Calls,
+    Burst,
+    Idle,
+    Grow,
+    Memory,
+    Churn,
+}
+
+use Workload::*;
+
+impl Workload {
+    pub(crate) const ALL: [Self; 10] = [Schedule, Rpc, Cancel, Recycled, Heartbeat, Burst, Idle, Grow, Memory, Churn];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Schedule => "schedule",
+            Rpc => "rpc",
+            Cancel => "cancel",
+            Recycled => "recycled",
+            Heartbeat => "heartbeat",
+            Burst => "burst",
+            Idle => "idle",
+            Grow => "grow",
+            Memory => "memory",
+            Churn => "churn",
+        }
+    }
+
+    /// What an operation is, or what the figures are.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Schedule => "a timer due in 1 min to 1 h goes into a service that is empty and new",
+            Rpc => "a time-out of 30 s begins, and that of 1,024 requests ago is cancelled, beside all others",
+            Cancel => "each timer is cancelled, in random order",
+            Recycled => "as schedule, into the memory that the cancelled ones left",
+            Heartbeat => "a random one of the timers moves to 30 s from now",
+            Burst => "all fire, evenly spread over one second: lateness, and processor time per timer",
+            Idle => "all are due in an hour or more: processor time and threads woken, per second",
+            Grow => "a service grows from empty, each call timed: mean and worst",
+            Memory => "resident bytes per timer: while all are pending, and after all were cancelled",
+            Churn => "memory gained by timers of 24 h that were cancelled again, 1,024 at a time",
+        }
+    }
+
+    pub(crate) fn metrics(self) -> &'static [Metric] {
+        match self {
+            Schedule | Rpc | Cancel | Recycled | Heartbeat => COST,
+            Burst => LATENESS,
+            Idle => const { &[metric("cpu", "us/s", false), metric("wake-ups", "/s", false)] },
+            Grow => const { &[metric("mean", "ns", true), metric("worst", "us", true)] },
+            Memory => const { &[metric("pending", "B", true), metric("left", "B", false)] },
+            Churn => const { &[metric("left", "MiB", false)] },
+        }
+    }
+
+    pub(crate) fn session(self) -> Session {
+        match self {
+            Schedule | Rpc | Cancel | Recycled | Heartbeat => Session::Calls,
+            Burst => Session::Burst,
+            Idle => Session::Idle,
+            Grow => Session::Grow,
+            Memory => Session::Memory,
+            Churn => Session::Churn,
+        }
+    }
+
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|workload| workload.name() == name)
+    }
+}
+
+/// What one process does with one contender.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Job {
+    /// Of one session.
+    pub(crate) workloads: Vec<Workload>,
+    /// Timers; in `Churn` how many there are in all, one after another.
+    pub(crate) population: usize,
+    pub(crate) callers: usize,
+    /// In `Rpc` and `Heartbeat`, over all callers.
+    pub(crate) operations: usize,
+    /// How long nothing happens in `Idle`.
+    pub(crate) idle: Duration,
+}
+
+impl Job {
+    fn wants(&self, workload: Workload) -> bool {
+        self.workloads.contains(&workload)
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        self.workloads[0].session()
+    }
+}
+
+pub(crate) fn run<C: Contender>(job: &Job) -> Report {
+    match job.session() {
+        Session::Calls => calls::run::<C>(job),
+        Session::Burst => burst::run::<C>(job),
+        Session::Idle => idle::run::<C>(job),
+        Session::Grow => grow::run::<C>(job),
+        Session::Memory => memory::pending::<C>(job),
+        Session::Churn => memory::churn::<C>(job),
+    }
+}
+
+/// Contenders live as long as their process.
+fn start<C: Contender>(witness: &'static crate::witness::Witness) -> &'static C {
+    Box::leak(Box::new(C::new(witness)))
+}
+
+/// Timer `number` of those that are not to fire: due in 1 min to 1 h.
+fn far(number: u64) -> Timer {
+    Timer::new(number, Duration::from_millis(60_000 + scramble(!number) % 3_540_000))
+}
+
+/// Numbers in pieces that a caller takes at a time.
+fn batches<C: Caller>(numbers: std::ops::Range<u64>) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let end = numbers.end;
+    numbers.step_by(C::BATCH).map(move |first| first..end.min(first + C::BATCH as u64))
+}
