@@ -125,11 +125,12 @@ mod tests {
     #[test]
     fn contention_loses_no_count_and_no_maximum() {
         let (histogram, start) = (Histogram::new(), Instant::now());
-        let record = || {
-            let (mut count, mut ns) = (0, 0);
-            while ns < 300_000_000 {
-                // Time grows, so each maximum meets a rival.
-                ns = start.elapsed().as_nanos() as u64;
+        // One sets new maxima, the others must not put an old one back.
+        let record = &|sets_maxima: bool| {
+            let (mut count, mut time) = (0, 0);
+            while time < 800_000_000 {
+                time = start.elapsed().as_nanos() as u64;
+                let ns = if sets_maxima { time } else { 1 };
                 histogram.record([ns].into_iter());
                 count += 1;
                 (0..count % 8).for_each(|_| std::hint::spin_loop());
@@ -138,7 +139,7 @@ mod tests {
             count
         };
         let recorded: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(record)).collect();
+            let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || record(number == 0))).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
         assert_eq!(histogram.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>(), recorded);

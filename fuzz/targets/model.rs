@@ -51,27 +51,35 @@ fn settings(bytes: &mut Unstructured) -> Result<Settings> {
     })
 }
 
+/// What takes all timers away is rare, so that there is something to go wrong.
 fn op(bytes: &mut Unstructured) -> Result<Op> {
-    Ok(match bytes.int_in_range(0..=20)? {
-        0 => Op::Schedule(key(bytes)?, span(bytes)?, reaction(bytes)?),
-        1 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
-        2 => Op::ScheduleAt(key(bytes)?, finite(bytes)?),
-        3 => Op::SchedulePast(key(bytes)?, finite(bytes)?),
-        4 => Op::ScheduleWithHandle(key(bytes)?, span(bytes)?),
-        5 | 6 => Op::Reschedule(key(bytes)?, span(bytes)?),
-        7 => Op::RescheduleAt(key(bytes)?, finite(bytes)?),
-        8 => Op::Cancel(key(bytes)?),
-        9 => Op::Look(key(bytes)?),
-        10 => Op::ExpireNow(key(bytes)?),
-        11 => Op::HandleCancel(bytes.arbitrary()?),
-        12 => Op::HandleReschedule(bytes.arbitrary()?, span(bytes)?),
-        13 => Op::HandleLook(bytes.arbitrary()?),
-        14 => Op::HandleExpireNow(bytes.arbitrary()?),
-        15 => Op::Drain,
-        16 => Op::DrainAndRestart(span(bytes)?),
-        17 => Op::Advance(finite(bytes)?),
-        18 => Op::AdvanceToNext,
-        19 => Op::StepBack(finite(bytes)?),
+    Ok(match bytes.int_in_range(0..=63)? {
+        0..10 => Op::Schedule(key(bytes)?, span(bytes)?, reaction(bytes)?),
+        10..18 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
+        18..21 => Op::ScheduleAt(key(bytes)?, finite(bytes)?),
+        21 => Op::SchedulePast(key(bytes)?, finite(bytes)?),
+        22..26 => Op::ScheduleWithHandle(key(bytes)?, span(bytes)?),
+        26..36 => Op::Reschedule(key(bytes)?, span(bytes)?),
+        36..39 => Op::RescheduleAt(key(bytes)?, finite(bytes)?),
+        39..44 => Op::Cancel(key(bytes)?),
+        44 => Op::Look(key(bytes)?),
+        45 | 46 => Op::ExpireNow(key(bytes)?),
+        47 | 48 => Op::HandleCancel(bytes.arbitrary()?),
+        49 | 50 => Op::HandleReschedule(bytes.arbitrary()?, span(bytes)?),
+        51 => Op::HandleLook(bytes.arbitrary()?),
+        52 => Op::HandleExpireNow(bytes.arbitrary()?),
+        53..59 => Op::Advance(finite(bytes)?),
+        59..62 => Op::AdvanceToNext,
+        62 => Op::StepBack(finite(bytes)?),
+        _ => rare(bytes)?,
+    })
+}
+
+fn rare(bytes: &mut Unstructured) -> Result<Op> {
+    Ok(match bytes.int_in_range(0..=5)? {
+        0 | 1 => Op::Drain,
+        2 | 3 => Op::DrainAndRestart(span(bytes)?),
+        4 => Op::StepBack(finite(bytes)?),
         _ => Op::Close(*bytes.choose(&[Close::Discard, Close::FireNow, Close::Return])?),
     })
 }
