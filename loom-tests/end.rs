@@ -14,7 +14,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use shard::{Access, Hint, Look, Tick};
+use shard::{Access, Hint, Look, Purpose, Tick};
 use support::{Change, Model, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn};
 
 /// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
@@ -86,7 +86,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     let ordinal = ordinal(0);
     let access = Access::new(&ordinal);
     let claim = if parameter() == 0 {
-        world.shard.claim_this(timer, Tick(TICK_0), &access)
+        world.shard.claim_this(timer, Purpose::TakeOut, Tick(TICK_0), &access)
     } else {
         let due = Tick(TICK_0 + 5);
         match world.shard.look(Hint::new(due, timer.node), due, &access) {

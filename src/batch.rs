@@ -49,7 +49,7 @@ where
         let now = self.clock().now();
         let start = |place, (key, value, delay), access: &Access| {
             let due = self.clock().due_after(now, delay, self.shard(place).hand());
-            self.start_at(place, key, value, due, access).map(|(_, replaced)| replaced)
+            self.start_at(place, key, value, due, self.repeats(), access).map(|(_, replaced)| replaced)
         };
         self.side_by_side(timers, |(key, _, _)| key, start)
     }

@@ -4,7 +4,7 @@ use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BuildError;
-use crate::fanout::{Callback, Executor, PanicHook, Runner};
+use crate::fanout::{Callback, Executor, Next, PanicHook, Runner};
 use crate::flags::{Abandoned, Closing};
 use crate::manual::ManualClock;
 use crate::runtime;
@@ -174,13 +174,58 @@ where
     /// # Errors
     /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
     pub fn build(self, callback: impl Fn(&K, V) + Send + Sync + 'static) -> Result<Scheduler<K, V, S>, BuildError> {
+        self.start(Callback::Plain(Box::new(callback)))
+    }
+
+    /// As [`build`](Self::build), and each callback decides whether its timer comes back, as Redis' time events do.
+    ///
+    /// While the callback runs, its timer is not pending: `contains` answers false and `len` leaves it out. But it can still
+    /// be reached by key and by handle: `cancel` answers `None`, since the value is in use, and the timer does not come back;
+    /// `reschedule` answers true, and it comes back at that deadline, whatever the callback answers; `schedule` of the same key
+    /// starts a new timer in its place. A callback that panics has answered [`Next::Done`](crate::Next::Done).
+    ///
+    /// ```
+    /// use shardwheel::{Next, Scheduler};
+    /// use std::time::Duration;
+    ///
+    /// let (scheduler, clock) = Scheduler::builder().build_rearming_manual(|_: &&str, tries_left: &mut u32| {
+    ///     *tries_left -= 1;
+    ///     if *tries_left > 0 { Next::After(Duration::from_secs(1)) } else { Next::Done }
+    /// })?;
+    /// scheduler.schedule_with("ping", 3, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(60)), 3);
+    /// assert!(scheduler.is_empty());
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_rearming(
+        self,
+        callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
+    ) -> Result<Scheduler<K, V, S>, BuildError> {
+        self.start(Callback::Rearming(Box::new(callback)))
+    }
+
+    /// [`build_rearming`](Self::build_rearming) on a manual clock; see [`build_manual`](Self::build_manual).
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build_rearming_manual(
+        self,
+        callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
+    ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
+        self.start_manual(Callback::Rearming(Box::new(callback)))
+    }
+
+    fn start(self, callback: Callback<K, V>) -> Result<Scheduler<K, V, S>, BuildError> {
         self.check()?;
         let executor = match &self.executor {
             Some(executor) => executor.clone(),
             None => Executor::Rayon(Arc::new(own_pool()?)),
         };
         let clock = Clock::system(self.tick, Tick(self.first_tick));
-        let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, Box::new(callback));
+        let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, callback);
         let threads = runtime::start(&core, &runner, &pinning)?;
         Ok(Scheduler::new(core, runner, hasher, threads))
     }
@@ -207,9 +252,13 @@ where
         self,
         callback: impl Fn(&K, V) + Send + Sync + 'static,
     ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
+        self.start_manual(Callback::Plain(Box::new(callback)))
+    }
+
+    fn start_manual(self, callback: Callback<K, V>) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
         self.check()?;
         let clock = Clock::manual(self.tick, Tick(self.first_tick));
-        let Parts { core, runner, hasher, .. } = self.into_parts(clock, Executor::Inline, Box::new(callback));
+        let Parts { core, runner, hasher, .. } = self.into_parts(clock, Executor::Inline, callback);
         let clock = ManualClock::new(Arc::clone(&core));
         Ok((Scheduler::new(core, runner, hasher, Vec::new()), clock))
     }
@@ -247,6 +296,7 @@ where
         let stripe_count = thread::stripe_count();
         let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
         let runs_inline = matches!(executor, Executor::Inline);
+        let rearms = matches!(callback, Callback::Rearming(_));
         let runner = Arc::new(Runner { callback, on_panic: self.on_panic, executor });
         let core = Core {
             shards: (0..shard_count).map(|_| Shard::new(stripe_count, clock.first_tick())).collect(),
@@ -256,6 +306,7 @@ where
             counters: Counters::new(),
             runner: Arc::downgrade(&runner),
             runs_inline,
+            rearms,
             closing: Closing::default(),
             abandoned: Abandoned::default(),
         };

@@ -129,6 +129,12 @@ impl Clock {
         Due { tick: Some(tick.max(next(now))), now }
     }
 
+    /// The first tick at or after a moment, and not the present one.
+    pub(crate) fn due_at_nanos(&self, at: Nanos, now: Nanos) -> Due {
+        let now = self.tick_at(now);
+        Due { tick: (at.0 < u64::MAX).then(|| self.round_up(at.0).max(next(now))), now }
+    }
+
     #[inline]
     fn round_up(&self, nanos: u64) -> Tick {
         Tick(self.first_tick.0.saturating_add(nanos.div_ceil(self.tick_ns)))

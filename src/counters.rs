@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     Scheduled,
+    Rearmed,
     Rescheduled,
     Replaced,
     Cancelled,
@@ -62,6 +63,6 @@ impl Counters {
     pub(crate) fn pending(&self) -> u64 {
         // The ends first: an end that is counted between the two readings must not make the difference negative.
         let ended: u64 = ENDS.iter().map(|&end| self.sum(end)).sum();
-        self.sum(Event::Scheduled).saturating_sub(ended)
+        (self.sum(Event::Scheduled) + self.sum(Event::Rearmed)).saturating_sub(ended)
     }
 }

@@ -10,6 +10,8 @@ pub enum ScheduleError<K, V> {
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
+    /// [`schedule_every`](crate::Scheduler::schedule_every) with a period of zero. Permanent.
+    ZeroPeriod(K, V),
 }
 
 impl<K, V> ScheduleError<K, V> {
@@ -27,7 +29,7 @@ impl<K, V> ScheduleError<K, V> {
     /// ```
     pub fn into_inner(self) -> (K, V) {
         match self {
-            Self::Full(key, value) | Self::Closed(key, value) => (key, value),
+            Self::Full(key, value) | Self::Closed(key, value) | Self::ZeroPeriod(key, value) => (key, value),
         }
     }
 
@@ -44,7 +46,11 @@ impl<K, V> ScheduleError<K, V> {
 
 impl<K, V> fmt::Debug for ScheduleError<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_full() { "Full(..)" } else { "Closed(..)" })
+        f.write_str(match self {
+            Self::Full(..) => "Full(..)",
+            Self::Closed(..) => "Closed(..)",
+            Self::ZeroPeriod(..) => "ZeroPeriod(..)",
+        })
     }
 }
 
@@ -53,6 +59,7 @@ impl<K, V> fmt::Display for ScheduleError<K, V> {
         f.write_str(match self {
             Self::Full(..) => "as many timers are pending as the scheduler's capacity allows",
             Self::Closed(..) => "the scheduler is closed",
+            Self::ZeroPeriod(..) => "period is 0ns; accepted: 1ns or more",
         })
     }
 }

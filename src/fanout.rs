@@ -1,8 +1,9 @@
 //! From expiry to callback: batches of claimed timers, and who runs them.
 
+use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
 use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, Tick};
+use crate::shard::{Access, Claim, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
 use rayon::ThreadPool;
 use std::any::Any;
@@ -11,6 +12,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Timers in one job for the executor, at most.
 pub(crate) const BATCH_MAX: usize = 256;
@@ -75,8 +77,23 @@ impl fmt::Debug for Job {
     }
 }
 
+/// What the callback of [`build_rearming`](crate::Builder::build_rearming) answers: whether its timer comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// The timer has done its work; its value is dropped.
+    Done,
+    /// The same timer, with the value as it is now, fires again so much later, counted from the end of the callback.
+    After(Duration),
+}
+
 /// The user's code for an expired timer.
-pub(crate) type Callback<K, V> = Box<dyn Fn(&K, V) + Send + Sync>;
+#[expect(clippy::type_complexity, reason = "two functions, as the user gave them")]
+pub(crate) enum Callback<K, V> {
+    /// Gets the value; of a periodic timer, a copy of it.
+    Plain(Box<dyn Fn(&K, V) + Send + Sync>),
+    /// Decides whether the timer comes back.
+    Rearming(Box<dyn Fn(&K, &mut V) -> Next + Send + Sync>),
+}
 /// The user's code for a callback's panic.
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
 
@@ -90,10 +107,19 @@ pub(crate) struct Runner<K, V> {
 
 /// One expired timer on its way to its callback.
 struct Expiry<V> {
-    node: ClaimedNode,
+    /// Gone when the timer has come back.
+    node: Option<ClaimedNode>,
     /// Taken when the callback runs.
     value: Option<V>,
     due: Option<Tick>,
+    repeats: bool,
+}
+
+/// Whether timers fire because it is time; else they have no lateness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IsDue {
+    Yes,
+    No,
 }
 
 /// Claimed timers of one shard. However it ends, each of them is finished once.
@@ -101,6 +127,7 @@ struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: Arc<Core<K, V>>,
     runner: Arc<Runner<K, V>>,
     shard: usize,
+    is_due: IsDue,
     expiries: Vec<Expiry<V>>,
 }
 
@@ -133,7 +160,7 @@ pub(crate) fn drop_quietly<T>(dropped: T) {
 }
 
 /// Hands claimed timers of `shard` to the executor. The caller holds no `Access`, since callbacks may run right here.
-pub(crate) fn hand_over<K, V>(core: &Arc<Core<K, V>>, shard: usize, claims: &mut Vec<Claim<V>>)
+pub(crate) fn hand_over<K, V>(core: &Arc<Core<K, V>>, shard: usize, claims: &mut Vec<Claim<V>>, is_due: IsDue)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -145,18 +172,22 @@ where
     let count = claims.len() as u64;
     // Relaxed: counts.
     core.reports[shard].waiting.fetch_add(count, Relaxed);
-    core.counters.add(&thread::ordinal(), Event::Fired, count);
+    let ordinal = thread::ordinal();
+    core.counters.add(&ordinal, Event::Fired, count);
+    // One that may come back keeps its room.
+    core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
     let mut claims = claims.drain(..);
     while claims.len() > 0 {
         let expiries = claims.by_ref().take(BATCH_MAX).map(Expiry::from).collect();
-        execute(Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, expiries });
+        execute(Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, is_due, expiries });
     }
 }
 
 impl<V> From<Claim<V>> for Expiry<V> {
     fn from(claim: Claim<V>) -> Self {
+        let repeats = claim.repeats;
         let (node, value, due) = claim.into_parts();
-        Self { node, value: Some(value), due }
+        Self { node: Some(node), value: Some(value), due, repeats }
     }
 }
 
@@ -182,7 +213,7 @@ where
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     fn run_in_order(mut self) {
         self.record_lateness();
-        let Self { core, runner, shard, expiries } = &mut self;
+        let Self { core, runner, shard, expiries, .. } = &mut self;
         expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
@@ -190,11 +221,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// while a thread is free.
     fn run_in_parallel(mut self) {
         self.record_lateness();
-        let Self { core, runner, shard, expiries } = &mut self;
+        let Self { core, runner, shard, expiries, .. } = &mut self;
         split(expiries, &|expiry| run_one(core, runner, *shard, expiry));
     }
 
     fn record_lateness(&self) {
+        if self.is_due == IsDue::No {
+            return;
+        }
         let clock = &self.core.clock;
         let now = clock.now();
         let due = self.expiries.iter().filter_map(|expiry| expiry.due);
@@ -222,11 +256,40 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let Some(value) = expiry.value.take() else { return };
+    let Some(mut value) = expiry.value.take() else { return };
     // Relaxed: a count.
     core.reports[shard].waiting.fetch_sub(1, Relaxed);
-    core.shards[shard].with_claimed_key(&expiry.node, |key| {
-        let Err(payload) = guarded(|| (runner.callback)(key, value)) else { return };
+    let node = expiry.node.as_ref().expect("it is given up after the run only");
+    let comeback = match &runner.callback {
+        Callback::Plain(callback) if !expiry.repeats => {
+            return call(core, runner, shard, node, |key| callback(key, value));
+        }
+        Callback::Plain(callback) => {
+            let copy = core.shards[shard].with_period(node, |period| period.copy);
+            call(core, runner, shard, node, |key| callback(key, copy(&value)));
+            Comeback::AtItsRate
+        }
+        Callback::Rearming(callback) => {
+            let mut next = Next::Done;
+            call(core, runner, shard, node, |key| next = callback(key, &mut value));
+            Comeback::AsAnswered(next)
+        }
+    };
+    if expiry.repeats {
+        come_back(core, shard, expiry, value, comeback);
+    } else {
+        drop_quietly(value);
+    }
+}
+
+/// Calls user code with the key of a claimed timer; what it throws is counted, and goes to the user's hook.
+fn call<K, V>(core: &Core<K, V>, runner: &Runner<K, V>, shard: usize, node: &ClaimedNode, run: impl FnOnce(&K))
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    core.shards[shard].with_claimed_key(node, |key| {
+        let Err(payload) = guarded(|| run(key)) else { return };
         core.counters.add(&thread::ordinal(), Event::CallbackPanicked, 1);
         let handled = match &runner.on_panic {
             Some(on_panic) => guarded(|| on_panic(key, payload)),
@@ -239,14 +302,63 @@ where
     });
 }
 
+/// When a timer that repeats wants to fire again.
+#[derive(Clone, Copy, Debug)]
+enum Comeback {
+    AtItsRate,
+    AsAnswered(Next),
+}
+
+/// After the callback of a timer that repeats: it is pending again, or has ended.
+fn come_back<K, V>(core: &Core<K, V>, shard: usize, expiry: &mut Expiry<V>, value: V, comeback: Comeback)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let Some(node) = expiry.node.take() else { return };
+    let (clock, shard) = (&core.clock, &core.shards[shard]);
+    let now = clock.now().max(clock.start_of(shard.hand()));
+    let next = match comeback {
+        Comeback::AsAnswered(Next::Done) => None,
+        Comeback::AsAnswered(Next::After(delay)) => Some(clock.due_after(now, delay, shard.hand())),
+        Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, expiry.due, now))),
+    };
+    let ordinal = thread::ordinal();
+    match shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal)) {
+        Fired::Rearmed => core.counters.add(&ordinal, Event::Rearmed, 1),
+        Fired::Ended(node, value) => {
+            expiry.node = Some(node);
+            core.capacity.give(&ordinal, 1);
+            drop_quietly(value);
+        }
+    }
+}
+
+/// The next run of a periodic timer that was due at `previous`.
+fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, now: Nanos) -> Due {
+    let previous_ns = match previous {
+        Some(tick) if period.tick == Some(tick) => period.deadline_ns,
+        // It was moved: its rate goes on from where it was moved to.
+        Some(tick) => clock.start_of(tick).0,
+        None => now.0,
+    };
+    period.deadline_ns = period.after(previous_ns, now.0);
+    let due = clock.due_at_nanos(Nanos(period.deadline_ns), now);
+    period.tick = due.tick;
+    due
+}
+
 /// However the batch ended, its keys are needed no more. Timers that were not run (a custom executor dropped the job)
 /// drop their values here.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
     fn drop(&mut self) {
         let mut not_run = 0;
         for expiry in &mut self.expiries {
-            if let Some(value) = expiry.value.take() {
-                not_run += 1;
+            let Some(value) = expiry.value.take() else { continue };
+            not_run += 1;
+            if expiry.repeats {
+                come_back(&self.core, self.shard, expiry, value, Comeback::AsAnswered(Next::Done));
+            } else {
                 drop_quietly(value);
             }
         }
@@ -258,9 +370,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         }
         let access = Access::new(&ordinal);
         let shard = &self.core.shards[self.shard];
-        let nodes: Vec<u32> = self.expiries.iter().map(|expiry| expiry.node.node()).collect();
-        for expiry in self.expiries.drain(..) {
-            shard.finish(expiry.node, &access);
+        let nodes: Vec<u32> =
+            self.expiries.iter().filter_map(|expiry| expiry.node.as_ref()).map(ClaimedNode::node).collect();
+        for node in self.expiries.drain(..).filter_map(|expiry| expiry.node) {
+            shard.finish(node, &access);
         }
         self.core.drop_keys_of(self.shard, nodes.into_iter());
     }

@@ -41,6 +41,7 @@ mod fanout;
 mod flags;
 mod lateness;
 mod manual;
+mod periodic;
 mod runtime;
 mod scheduler;
 mod service;
@@ -57,12 +58,13 @@ mod worker;
 pub use builder::{Builder, Pinning};
 pub use close::{Close, Closed};
 pub use error::{BuildError, ScheduleError};
-pub use fanout::{Executor, Job};
+pub use fanout::{Executor, Job, Next};
 pub use lateness::Lateness;
 pub use manual::ManualClock;
 /// The pool behind [`Executor::Rayon`], in the version that this crate uses.
 pub use rayon;
 pub use scheduler::{Scheduler, WeakScheduler};
+pub use shard::MissedTicks;
 pub use stats::{ShardStats, Stats};
 pub use timer::Timer;
 

@@ -7,7 +7,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::fanout::{self, Runner};
 use crate::service::Core;
-use crate::shard::{Access, Due, Identity, Ordinal, Refused, Shard, Tick};
+use crate::shard::{Access, Due, Identity, Ordinal, Refused, Repeats, Shard, Tick};
 use crate::stats::Stats;
 use crate::thread;
 use crate::timer::{Link, Timer};
@@ -296,6 +296,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.shards[place.shard]
     }
 
+    /// Whether a timer comes back that was not started as periodic.
+    #[inline]
+    pub(crate) fn repeats(&self) -> Repeats<V> {
+        if self.0.core.rearms { Repeats::IfWanted } else { Repeats::Never }
+    }
+
     pub(crate) fn clock(&self) -> &Clock {
         &self.0.core.clock
     }
@@ -311,7 +317,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let shard = self.shard(place);
         shard.prefetch(place.hash);
         let due = due(self.clock(), shard);
-        let scheduled = self.start_at(place, key, value, due, &Access::new(&thread::ordinal()))?;
+        let repeats = self.repeats();
+        let scheduled = self.start_at(place, key, value, due, repeats, &Access::new(&thread::ordinal()))?;
         Ok((place, scheduled))
     }
 
@@ -323,6 +330,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         key: K,
         value: V,
         due: Due,
+        repeats: Repeats<V>,
         access: &Access,
     ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
@@ -341,7 +349,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             let is_closed = core.is_closed();
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
-        match shard.schedule(hash, key, value, due, access) {
+        match shard.schedule(hash, key, value, due, repeats, access) {
             Ok((identity, replaced)) => {
                 self.settle_room(has_room, replaced.is_some(), access.ordinal);
                 count(Event::Scheduled);

@@ -4,10 +4,10 @@ use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
-use crate::fanout::{self, Runner, drop_quietly};
+use crate::fanout::{self, IsDue, Runner, drop_quietly};
 use crate::flags::{Abandoned, Closing};
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
 use crossbeam_epoch as epoch;
@@ -61,6 +61,8 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Weak, so that a forgotten `Timer` or `ManualClock` keeps neither the callback nor its pool.
     pub(crate) runner: Weak<Runner<K, V>>,
     pub(crate) runs_inline: bool,
+    /// Every timer's callback decides whether it comes back.
+    pub(crate) rearms: bool,
     pub(crate) closing: Closing,
     /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
     pub(crate) abandoned: Abandoned,
@@ -82,6 +84,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         Stats {
             pending: self.counters.pending(),
             scheduled: sum(Event::Scheduled),
+            rearmed: sum(Event::Rearmed),
             rescheduled: sum(Event::Rescheduled),
             replaced: sum(Event::Replaced),
             cancelled: sum(Event::Cancelled),
@@ -101,8 +104,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// Fires one claimed timer ahead of its time.
     pub(crate) fn fire(self: &Arc<Self>, shard: usize, claim: Claim<V>) {
-        self.capacity.give(&thread::ordinal(), 1);
-        fanout::hand_over(self, shard, &mut vec![claim.ahead_of_time()]);
+        fanout::hand_over(self, shard, &mut vec![claim], IsDue::No);
     }
 
     /// Takes out what is pending now and hands each pair to `each`.
@@ -121,7 +123,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     fn drain_one(&self, shard: usize, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let shard = &self.shards[shard];
         let ordinal = thread::ordinal();
-        let Some(claim) = shard.claim_this(timer, shard.hand(), &Access::new(&ordinal)) else { return false };
+        let Some(claim) = shard.claim_this(timer, Purpose::TakeOut, shard.hand(), &Access::new(&ordinal)) else {
+            return false;
+        };
         self.count_end(&ordinal, Event::Drained);
         let (node, value, _) = claim.into_parts();
         // Finishes the timer even if `each` panics.
@@ -139,7 +143,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         self.shards.iter().for_each(|shard| shard.alarm.interrupt());
         let pending = self.seal();
         for (shard, claims) in pending.into_iter().enumerate() {
-            self.capacity.give(&thread::ordinal(), claims.len());
             match close {
                 Close::Discard => closed.discarded += self.discard(shard, claims),
                 Close::FireNow => closed.fired += self.fire_now(shard, claims),
@@ -175,10 +178,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         count
     }
 
-    fn fire_now(self: &Arc<Self>, shard: usize, claims: Vec<Claim<V>>) -> usize {
+    fn fire_now(self: &Arc<Self>, shard: usize, mut claims: Vec<Claim<V>>) -> usize {
         let count = claims.len();
-        let mut claims = claims.into_iter().map(Claim::ahead_of_time).collect();
-        fanout::hand_over(self, shard, &mut claims);
+        fanout::hand_over(self, shard, &mut claims, IsDue::No);
         count
     }
 

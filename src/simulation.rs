@@ -8,7 +8,7 @@
 
 use crate::builder::Parts;
 use crate::clock::{Clock, Nanos};
-use crate::fanout::Executor;
+use crate::fanout::{Callback, Executor};
 use crate::scheduler::Scheduler;
 use crate::service::Core;
 use crate::shard::Tick;
@@ -133,7 +133,8 @@ impl Simulation {
         };
         let builder = Scheduler::builder().tick(TICK).shards(shards).capacity(capacity).first_tick(first_tick);
         let clock = Clock::manual(TICK, Tick(first_tick));
-        let Parts { core, runner, hasher, .. } = builder.into_parts(clock, Executor::Inline, Box::new(callback));
+        let Parts { core, runner, hasher, .. } =
+            builder.into_parts(clock, Executor::Inline, Callback::Plain(Box::new(callback)));
         let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
         let workers = (0..shards).map(|index| Worker::new(Arc::clone(&core), index)).collect();
         assert!(own.set((scheduler.downgrade(), Arc::clone(&core))).is_ok());

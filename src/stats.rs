@@ -5,7 +5,7 @@ use crate::lateness::Lateness;
 /// A view of a scheduler at one moment, from [`Scheduler::stats`](crate::Scheduler::stats).
 ///
 /// Counts are since the scheduler was built. While nothing runs they are exact and
-/// `scheduled = fired + cancelled + replaced + drained + discarded + returned + pending`.
+/// `scheduled + rearmed = fired + cancelled + replaced + drained + discarded + returned + pending`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -13,6 +13,9 @@ pub struct Stats {
     pub pending: u64,
     /// Timers accepted, those that replaced another included.
     pub scheduled: u64,
+    /// Times that a timer came back after its callback: periodic ones, and those of
+    /// [`Builder::build_rearming`](crate::Builder::build_rearming).
+    pub rearmed: u64,
     /// Moves of a pending timer to another deadline.
     pub rescheduled: u64,
     /// Timers that ended because their key was scheduled again.

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::counters::Event;
 use crate::service::Core;
-use crate::shard::{Access, Due, Identity, Shard, Tick};
+use crate::shard::{Access, Due, Identity, Purpose, Shard, Tick};
 use crate::thread;
 use std::fmt;
 use std::sync::Arc;
@@ -110,7 +110,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return false;
         }
-        let claim = self.shard().claim_this(self.identity, self.shard().hand(), &Access::new(&thread::ordinal()));
+        let claim = self.shard().claim_this(
+            self.identity,
+            Purpose::Fire,
+            self.shard().hand(),
+            &Access::new(&thread::ordinal()),
+        );
         claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
     }
 

@@ -5,7 +5,7 @@
 
 use crate::clock::Nanos;
 use crate::counters::Event;
-use crate::fanout::hand_over;
+use crate::fanout::{IsDue, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
@@ -181,8 +181,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     fn hand_over(&mut self) {
         self.fired += self.claims.len();
-        self.core.capacity.give(&thread::ordinal(), self.claims.len());
-        hand_over(&self.core, self.index, &mut self.claims);
+        hand_over(&self.core, self.index, &mut self.claims, IsDue::Yes);
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are

@@ -3,7 +3,7 @@
 mod world;
 
 pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate, stall_before};
-pub(crate) use world::{Firing, TICK_0, Value, Worker, World, ordinal};
+pub(crate) use world::{Firing, Run, TICK_0, Value, Worker, World, ordinal};
 
 use crate::sync::{self, Loads, Operation, Order, Place, Setting};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,13 +15,14 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 11] = [
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
     ("src/shard/mailbox.rs", include_str!("../../src/shard/mailbox.rs")),
     ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
     ("src/shard/ordinal.rs", include_str!("../../src/shard/ordinal.rs")),
+    ("src/shard/period.rs", include_str!("../../src/shard/period.rs")),
     ("src/shard/segments.rs", include_str!("../../src/shard/segments.rs")),
     ("src/shard/slab.rs", include_str!("../../src/shard/slab.rs")),
     ("src/shard/tick.rs", include_str!("../../src/shard/tick.rs")),

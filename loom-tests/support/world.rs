@@ -1,7 +1,9 @@
 //! A shard, callers and a worker, small enough for a model; and the ledger that every key and value must balance in.
 
 use super::Gate;
-use crate::shard::{Access, Drain, Due, Hint, Look, Ordinal, Refused, Shard, Tick};
+use crate::shard::{
+    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Tick,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -141,9 +143,20 @@ impl World {
         value: u32,
         tick: u64,
     ) -> Result<(Identity, Option<u32>), Sealed> {
+        self.begin(thread, key, value, tick, Repeats::Never)
+    }
+
+    fn begin(
+        &self,
+        thread: u32,
+        key: u32,
+        value: u32,
+        tick: u64,
+        repeats: Repeats<Value>,
+    ) -> Result<(Identity, Option<u32>), Sealed> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), &access) {
+        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), repeats, &access) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
                 assert_eq!((k.name, v.name), (key, value), "key and value come back");
@@ -161,6 +174,34 @@ impl World {
     /// Schedules before the threads start.
     pub(crate) fn given(&self, key: u32, value: u32, tick: u64) -> Identity {
         self.schedule(0, key, value, tick).expect("not sealed").0
+    }
+
+    /// As `given`, a timer that may come back after its callback.
+    pub(crate) fn given_repeating(&self, key: u32, value: u32, tick: u64) -> Identity {
+        self.begin(0, key, value, tick, Repeats::IfWanted).expect("not sealed").0
+    }
+
+    /// Fires a timer that repeats ahead of its time.
+    pub(crate) fn fire_now(&self, thread: u32, timer: Identity) -> Run {
+        let ordinal = ordinal(thread);
+        let claim = self.shard.claim_this(timer, Purpose::Fire, Tick(TICK_0), &Access::new(&ordinal));
+        let (node, value, _) = claim.expect("it is pending").into_parts();
+        Run { node, value }
+    }
+
+    /// The callback of a timer that repeats is over: true if the timer has come back.
+    pub(crate) fn run_ends(&self, thread: u32, run: Run, next: Option<u64>, now: u64) -> bool {
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
+        let now = Tick(TICK_0 + now);
+        let next = next.map(|tick| Due { tick: Some(Tick(TICK_0 + tick)), now });
+        match self.shard.fired(run.node, run.value, next, now, &access) {
+            Fired::Rearmed => true,
+            Fired::Ended(node, _value) => {
+                self.shard.finish(node, &access);
+                false
+            }
+        }
     }
 
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
@@ -192,14 +233,24 @@ impl World {
     }
 
     pub(crate) fn worker(&self) -> Worker {
-        Worker { world: self.clone(), drain: self.shard.mailbox.consumer(), wheel: Vec::new(), firings: Vec::new() }
+        Worker {
+            world: self.clone(),
+            drain: self.shard.mailbox.consumer(),
+            wheel: Vec::new(),
+            firings: Vec::new(),
+            runs: Vec::new(),
+        }
     }
 
     /// Seals the shard; the names of the values that were pending.
     pub(crate) fn seal(&self) -> Vec<u32> {
+        self.seal_as(0)
+    }
+
+    pub(crate) fn seal_as(&self, thread: u32) -> Vec<u32> {
         let mut claims = Vec::new();
         self.shard.seal(Tick(TICK_0), |claim| claims.push(claim));
-        let ordinal = ordinal(0);
+        let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
         claims
             .into_iter()
@@ -235,6 +286,15 @@ pub(crate) struct Worker {
     pub(crate) drain: Drain,
     pub(crate) wheel: Vec<Hint>,
     pub(crate) firings: Vec<Firing>,
+    /// Timers that repeat and are firing.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// A callback that runs.
+#[derive(Debug)]
+pub(crate) struct Run {
+    node: ClaimedNode,
+    value: Value,
 }
 
 impl Worker {
@@ -257,12 +317,17 @@ impl Worker {
                     self.wheel.push(hint);
                 }
                 Look::Expired(claim) => {
+                    let repeats = claim.repeats;
                     let (node, value, due) = claim.into_parts();
                     let due = due.expect("what expires has a deadline");
                     assert!(due <= now, "fired early");
                     let key = shard.with_claimed_key(&node, |key| key.name);
-                    shard.finish(node, &access);
                     self.firings.push(Firing { key, value: value.name, due: due.0 - TICK_0, at: tick });
+                    if repeats {
+                        self.runs.push(Run { node, value });
+                    } else {
+                        shard.finish(node, &access);
+                    }
                 }
             }
         }

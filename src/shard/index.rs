@@ -19,7 +19,7 @@
 //!
 //! Invariants:
 //! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
-//! - A node is pending only if no older node of its key is pending or tentative.
+//! - A node is pending only if no older node of its key is pending, tentative or firing.
 //! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
 //!   value has been taken; a bucket is marked only when the shard is sealed.
 //! - The thread whose compare-exchange takes a node out of the list, and no other, reports it unlinked.
@@ -212,7 +212,7 @@ pub(super) struct Position<'a> {
     link: Link,
 }
 
-/// A pending timer, as it was when it was found.
+/// A pending or firing timer, as it was when it was found.
 pub(super) struct Found<'a> {
     pub(super) node: u32,
     pub(super) word: Word,
@@ -298,7 +298,7 @@ impl Index {
         hash & ((1 << self.bucket_bits.load(Relaxed)) - 1)
     }
 
-    /// The pending timer whose key satisfies `is_key`.
+    /// The pending timer whose key satisfies `is_key`, or the one that is firing and may come back.
     ///
     /// "Absent" must have been true at one moment. It was if there was no node of this order at all; or if, after all of
     /// them were found ended, the neighbour in front still leads to the first of them: then nothing came in meanwhile
@@ -489,7 +489,7 @@ impl Index {
 
 enum Search<'a> {
     Found(Found<'a>),
-    /// No node of the run is a pending timer of the key.
+    /// No node of the run is a pending or firing timer of the key.
     Absent,
     /// A timer was on its way in; it has been helped.
     Again,
@@ -514,7 +514,7 @@ where
         // SAFETY: reached in the index, under the guard that the caller of `find` holds.
         let is_ours = || unsafe { slab.with_key(node, is_key) };
         match word.state() {
-            State::Pending if is_ours() => return Search::Found(Found { node, word, position }),
+            State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
             State::Tentative if is_ours() => {
                 resolve(slab, node, order);
                 return Search::Again;
@@ -572,7 +572,9 @@ where
             // As deep as there are threads that schedule this key at this moment.
             State::Tentative => resolve(slab, older, order),
             State::Pending if word.replace(seen, newer).is_ok() => return,
-            State::Pending => {}
+            // Its value is in use: whoever runs the callback finds that it has ended, and takes it out of the list.
+            State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
+            State::Pending | State::Firing => {}
         }
     }
 }
@@ -648,7 +650,8 @@ where
             State::Dead | State::Replaced => return None,
             State::Tentative => resolve(slab, node, order),
             State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
-            State::Pending => {}
+            State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return None,
+            State::Pending | State::Firing => {}
         }
     }
 }

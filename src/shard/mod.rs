@@ -19,6 +19,7 @@ mod hint;
 mod index;
 mod mailbox;
 mod ordinal;
+mod period;
 mod segments;
 mod slab;
 mod tick;
@@ -28,6 +29,9 @@ pub(crate) use alarm::Alarm;
 pub(crate) use hint::Hint;
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
+#[allow(unreachable_pub, reason = "as in `period`")]
+pub use period::MissedTicks;
+pub(crate) use period::{Period, Repeats};
 pub(crate) use segments::{SEGMENT_COUNT, Segments, Zeroed};
 pub(crate) use slab::Homeless;
 pub(crate) use tick::{HORIZON_TICKS, Tick};
@@ -41,7 +45,7 @@ use slab::Slab;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
-use word::{End, Sight, Word};
+use word::{End, Sight, State, Word};
 
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
@@ -99,6 +103,26 @@ pub(crate) struct Claim<V> {
     pub(crate) value: V,
     /// When it was due; `None` is never.
     pub(crate) due: Option<Tick>,
+    /// It may come back: `fired` follows, and `finish` only if that says so.
+    pub(crate) repeats: bool,
+}
+
+/// Why a timer is claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// For its callback.
+    Fire,
+    /// To end it, whether it repeats or not.
+    TakeOut,
+}
+
+/// What becomes of a timer that repeats, after its callback.
+#[derive(Debug)]
+pub(crate) enum Fired<V> {
+    /// It is pending again.
+    Rearmed,
+    /// It has ended: `finish` follows.
+    Ended(ClaimedNode, V),
 }
 
 /// What became of a hint.
@@ -156,11 +180,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         key: K,
         value: V,
         due: Due,
+        repeats: Repeats<V>,
         access: &Access,
     ) -> Result<(Identity, Option<V>), Refused<K, V>> {
         let node = self
             .slab
-            .allocate(hash, key, value, due.deadline(), access)
+            .allocate(hash, key, value, due.deadline(), repeats, access)
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
         let identity = Identity { node, generation: self.slab.generation(node) };
         if self.index.fit(self.slab.extent()) {
@@ -177,7 +202,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         Ok((identity, replaced))
     }
 
-    /// Moves the pending timer whose key satisfies `is_key`. False if there is none.
+    /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
+    /// there is none.
     pub(crate) fn reschedule(&self, hash: u32, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
         while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
             if self.move_to(node, word, due, access).is_ok() {
@@ -189,7 +215,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Moves a timer that is known by its identity. False if it is not pending any more.
     pub(crate) fn reschedule_this(&self, timer: Identity, due: Due, access: &Access) -> bool {
-        while let Some(word) = self.pending(timer) {
+        while let Some(word) = self.current(timer) {
             if self.move_to(timer.node, word, due, access).is_ok() {
                 return true;
             }
@@ -199,43 +225,65 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     fn move_to(&self, node: u32, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
         self.slab.head(node).word.reschedule(seen, due.deadline())?;
-        self.announce(node, due, access);
+        // Of a timer that is firing, `fired` will tell the worker.
+        if seen.is_pending() {
+            self.announce(node, due, access);
+        }
         Ok(())
     }
 
-    /// Ends the pending timer whose key satisfies `is_key`; it will never fire.
+    /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
+    /// value is in use.
     pub(crate) fn cancel(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
         while let Some(Found { node, word, position }) = self.index.find(&self.slab, hash, &is_key, access) {
             self.slab.prefetch_tail(node);
-            if self.slab.head(node).word.kill(word, End::Done).is_ok() {
-                // SAFETY: we ended it, and come here once.
-                let value = unsafe { self.slab.take_value(node) };
-                self.index.remove(&self.slab, hash, node, Some(position), access);
-                self.tidy(access);
-                return Some(value);
+            if self.stop(node, word).is_ok() {
+                if word.is_pending() {
+                    return Some(self.take_ended(hash, node, Some(position), access));
+                }
+                return None;
             }
         }
         None
+    }
+
+    /// Ends a timer that is pending, or firing.
+    #[inline]
+    fn stop(&self, node: u32, seen: Word) -> Result<(), Word> {
+        let end = if seen.is_pending() { End::Done } else { End::KeyInUse };
+        self.slab.head(node).word.kill(seen, end)
+    }
+
+    /// The value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
+    #[inline]
+    fn take_ended(&self, hash: u32, node: u32, position: Option<index::Position>, access: &Access) -> V {
+        // SAFETY: we ended it, and come here once.
+        let value = unsafe { self.slab.take_value(node) };
+        self.index.remove(&self.slab, hash, node, position, access);
+        self.tidy(access);
+        value
     }
 
     /// As `cancel`, of a timer that is known by its identity.
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
-        while let Some(word) = self.pending(timer) {
-            if self.slab.head(timer.node).word.kill(word, End::Done).is_ok() {
-                // SAFETY: we ended it, and come here once.
-                let value = unsafe { self.slab.take_value(timer.node) };
-                self.index.remove(&self.slab, self.slab.hash(timer.node), timer.node, None, access);
-                self.tidy(access);
-                return Some(value);
+        while let Some(word) = self.current(timer) {
+            if self.stop(timer.node, word).is_ok() {
+                if word.is_pending() {
+                    return Some(self.take_ended(self.slab.hash(timer.node), timer.node, None, access));
+                }
+                return None;
             }
         }
         None
     }
 
-    /// Claims the pending timer whose key satisfies `is_key`, as if it were due. `finish` follows.
+    /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
     pub(crate) fn claim(&self, hash: u32, is_key: impl Fn(&K) -> bool, now: Tick, access: &Access) -> Option<Claim<V>> {
         while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
-            if let Some(claim) = self.try_claim(node, word, now, access) {
+            if !word.is_pending() {
+                return None;
+            }
+            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, now, access) {
                 return Some(claim);
             }
         }
@@ -243,27 +291,67 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// As `claim`, of a timer that is known by its identity.
-    pub(crate) fn claim_this(&self, timer: Identity, now: Tick, access: &Access) -> Option<Claim<V>> {
+    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, now: Tick, access: &Access) -> Option<Claim<V>> {
         while let Some(word) = self.pending(timer) {
-            if let Some(claim) = self.try_claim(timer.node, word, now, access) {
+            if let Some(claim) = self.try_claim(timer.node, word, purpose, now, access) {
                 return Some(claim);
             }
         }
         None
     }
 
-    fn try_claim(&self, node: u32, seen: Word, now: Tick, access: &Access) -> Option<Claim<V>> {
-        self.slab.head(node).word.kill(seen, End::KeyInUse).ok()?;
-        Some(self.take_claimed(node, seen.deadline(), now, access))
+    fn try_claim(&self, node: u32, seen: Word, purpose: Purpose, now: Tick, access: &Access) -> Option<Claim<V>> {
+        let word = &self.slab.head(node).word;
+        match purpose {
+            Purpose::Fire => word.claim(seen).ok()?,
+            Purpose::TakeOut => word.kill(seen, End::KeyInUse).ok()?,
+        }
+        let repeats = purpose == Purpose::Fire && seen.repeats();
+        Some(self.take_claimed(node, seen.deadline(), repeats, now, access))
     }
 
-    /// The value of a timer that we have just ended with `End::KeyInUse`, and its node out of the index: the place is
-    /// free before the callback runs.
-    fn take_claimed(&self, node: u32, deadline: Deadline, now: Tick, access: &Access) -> Claim<V> {
-        // SAFETY: we ended it, and come here once.
+    /// The value of a timer that we have just claimed. Unless it may come back, its node leaves the index: the place is free
+    /// before the callback runs.
+    fn take_claimed(&self, node: u32, deadline: Deadline, repeats: bool, now: Tick, access: &Access) -> Claim<V> {
+        // SAFETY: we ended it, or turned it from pending to firing, and come here once.
         let value = unsafe { self.slab.take_value(node) };
-        self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
-        Claim { node, value, due: deadline.tick(now) }
+        if !repeats {
+            self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+        }
+        Claim { node, value, due: deadline.tick(now), repeats }
+    }
+
+    /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
+    /// unless there is neither, or somebody has ended it.
+    pub(crate) fn fired(
+        &self,
+        claim: ClaimedNode,
+        value: V,
+        next: Option<Due>,
+        now: Tick,
+        access: &Access,
+    ) -> Fired<V> {
+        let node = claim.0;
+        // SAFETY: the claim says that its callback is ours, and it is used up here.
+        unsafe { self.slab.put_value(node, value) };
+        match self.slab.head(node).word.fired(next.map(Due::deadline)) {
+            Some(deadline) => {
+                self.announce(node, Due { tick: deadline.tick(now), now }, access);
+                Fired::Rearmed
+            }
+            None => {
+                // SAFETY: it has ended while the value was ours, and nobody else takes that.
+                let value = unsafe { self.slab.take_value(node) };
+                self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+                Fired::Ended(claim, value)
+            }
+        }
+    }
+
+    /// Runs `change` on the period of a periodic timer whose callback runs.
+    pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
+        // SAFETY: the claim says that its callback is ours.
+        unsafe { self.slab.with_period(claim.0, change) }
     }
 
     /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
@@ -275,7 +363,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         access: &Access,
     ) -> Option<Option<Tick>> {
         let found = self.index.find(&self.slab, hash, is_key, access)?;
-        Some(found.word.deadline().tick(now))
+        found.word.is_pending().then(|| found.word.deadline().tick(now))
     }
 
     /// When this timer is due, if it is pending: `Some(None)` is never.
@@ -285,12 +373,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The word of a timer that is known by its identity, if it is pending.
     ///
-    /// The word is read first. A node's generation grows before its word turns pending again, so a pending word with
+    /// The word is read first. A node's generation grows before its word turns pending for another timer, so a pending word with
     /// our generation behind it is ours; and as it was pending while we were pinned, the node is not reused before we
     /// are done with that word.
     fn pending(&self, timer: Identity) -> Option<Word> {
+        self.current(timer).filter(|word| word.is_pending())
+    }
+
+    /// As `pending`, or firing.
+    fn current(&self, timer: Identity) -> Option<Word> {
         let word = self.slab.head(timer.node).word.load();
-        (word.is_pending() && self.slab.generation(timer.node) == timer.generation).then_some(word)
+        let is_live = matches!(word.state(), State::Pending | State::Firing);
+        (is_live && self.slab.generation(timer.node) == timer.generation).then_some(word)
     }
 
     /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
@@ -317,7 +411,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let head = self.slab.head(node);
         let promise = head.promise.withdraw(hint.tick(now));
         match head.word.look(now) {
-            Sight::Claimed(deadline) => Look::Expired(self.take_claimed(node, deadline, now, access)),
+            Sight::Claimed(word) => {
+                Look::Expired(self.take_claimed(node, word.deadline(), word.repeats(), now, access))
+            }
             Sight::Nothing => Look::Nothing,
             Sight::Later(deadline) => match deadline.tick(now) {
                 None => Look::Nothing,
@@ -407,7 +503,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.seal(&self.slab, |node, word| {
             // SAFETY: `seal` ended it for us, and hands it over once.
             let value = unsafe { self.slab.take_value(node) };
-            each(Claim { node, value, due: word.deadline().tick(now) });
+            each(Claim { node, value, due: word.deadline().tick(now), repeats: false });
         });
     }
 
@@ -460,11 +556,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 pub(crate) struct ClaimedNode(u32);
 
 impl<V> Claim<V> {
-    /// Fires without having been due: it has no lateness.
-    pub(crate) fn ahead_of_time(self) -> Self {
-        Self { due: None, ..self }
-    }
-
     /// Splits off the right to the key.
     pub(crate) fn into_parts(self) -> (ClaimedNode, V, Option<Tick>) {
         (ClaimedNode(self.node), self.value, self.due)

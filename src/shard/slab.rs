@@ -18,6 +18,7 @@
 use super::hint::AtomicPromise;
 use super::index::AtomicLink;
 use super::ordinal::Ordinal;
+use super::period::{Period, Repeats};
 use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
@@ -114,6 +115,21 @@ unsafe impl Zeroed for Local {}
 // was done before (`Ordinals`).
 unsafe impl Sync for Local {}
 
+/// The period of a node's timer, if that is periodic.
+struct PeriodCell<V>(UnsafeCell<MaybeUninit<Period<V>>>);
+
+impl<V> Default for PeriodCell<V> {
+    fn default() -> Self {
+        Self(UnsafeCell::new(MaybeUninit::uninit()))
+    }
+}
+
+// SAFETY: it may hold anything.
+unsafe impl<V> Zeroed for PeriodCell<V> {}
+// SAFETY: it is touched by a node's owner before the node is published, and then by whoever runs the callback, one thread
+// at a time; a period is numbers and a function.
+unsafe impl<V> Sync for PeriodCell<V> {}
+
 /// Rough figures that tell when stale hints prevail. Kept per batch, not per node.
 #[derive(Debug, Default)]
 struct Census {
@@ -131,6 +147,8 @@ pub(crate) struct Slab<K, V> {
     heads: Segments<Head<K>>,
     tails: Segments<Tail<V>>,
     locals: Segments<Local>,
+    /// By node, for periodic timers only: memory of nodes that never were one is not touched.
+    periods: Segments<PeriodCell<V>>,
     ripe: CachePadded<ChainList>,
     clean: CachePadded<ChainList>,
     /// Nodes handed out so far, node 0 included, which is none. Never falls.
@@ -144,6 +162,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             heads: Segments::new(),
             tails: Segments::new(),
             locals: Segments::new(),
+            periods: Segments::new(),
             ripe: CachePadded::default(),
             clean: CachePadded::default(),
             extent: CachePadded::new(AtomicU32::new(1)),
@@ -226,6 +245,24 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.tail(node).value.with(|value| unsafe { (*value).assume_init_read() })
     }
 
+    /// Puts the value of a timer that comes back into its place.
+    ///
+    /// # Safety
+    /// The caller runs this timer's callback, took the value for that, and has not said what comes next.
+    pub(super) unsafe fn put_value(&self, node: u32, value: V) {
+        // SAFETY: nobody else touches the value of a timer whose callback runs.
+        self.tail(node).value.with_mut(|place| unsafe { (*place).write(value) });
+    }
+
+    /// Runs `change` on the period of a periodic timer.
+    ///
+    /// # Safety
+    /// As for `put_value`, and the timer is periodic.
+    pub(super) unsafe fn with_period<R>(&self, node: u32, change: impl FnOnce(&mut Period<V>) -> R) -> R {
+        // SAFETY: written when the timer was started, and nobody else's while its callback runs.
+        self.periods.at(node).0.with_mut(|place| change(unsafe { (*place).assume_init_mut() }))
+    }
+
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if 2^28 nodes are in use.
     #[inline]
     pub(super) fn allocate(
@@ -234,6 +271,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         key: K,
         value: V,
         deadline: Deadline,
+        repeats: Repeats<V>,
         access: &Access,
     ) -> Result<u32, Homeless<K, V>> {
         let Some(node) = self.next_usable(access) else {
@@ -246,7 +284,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         tail.value.with_mut(|place| unsafe { (*place).write(value) });
         // Relaxed: published by the word, next line, and by the link.
         tail.hash.store(hash, Relaxed);
-        head.word.allocate(deadline);
+        head.word.allocate(deadline, !matches!(repeats, Repeats::Never));
+        if let Repeats::Every(period) = repeats {
+            // SAFETY: as above.
+            self.periods.reserve(node).0.with_mut(|place| unsafe { _ = (*place).write(period) });
+        }
         Ok(node)
     }
 

@@ -4,12 +4,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Tick(pub(crate) u64);
 
-/// When a timer is due: never, or a tick, of which it keeps 61 bits that are read relative to a tick nearby.
+/// When a timer is due: never, or a tick, of which it keeps 59 bits that are read relative to a tick nearby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline(u64);
 
 /// Bits that a deadline keeps of its tick.
-const DEADLINE_BITS: u32 = 61;
+const DEADLINE_BITS: u32 = 59;
 /// Bits that a hint keeps of its tick.
 pub(crate) const HINT_TICK_BITS: u32 = 36;
 /// No hint lies further ahead than this; a later timer is looked at in between and filed again.
@@ -39,6 +39,9 @@ impl Deadline {
     /// Waits for ever, but can be cancelled and moved.
     pub(crate) const NEVER: Self = Self(1 << DEADLINE_BITS);
 
+    /// Of a timer whose callback runs: what that answers will tell.
+    pub(super) const OPEN: Self = Self(1 << DEADLINE_BITS | 1);
+
     /// Due at `tick`.
     #[inline]
     pub(crate) const fn at(tick: Tick) -> Self {
@@ -55,7 +58,7 @@ impl Deadline {
         Self(bits)
     }
 
-    /// The tick it is due, or `None` for never; `near` is any tick within 2^60 of it.
+    /// The tick it is due, or `None` for never; `near` is any tick within 2^58 of it.
     #[inline]
     pub(crate) fn tick(self, near: Tick) -> Option<Tick> {
         (self != Self::NEVER).then(|| unfold(self.0, DEADLINE_BITS, near))
@@ -74,8 +77,8 @@ mod tests {
 
     #[test]
     fn deadlines_survive_packing_at_every_uptime() {
-        for base in [0, 1 << 36, 1 << 42, (1 << 61) - 3, (1 << 62) - 3, (1 << 63) - 3, 1 << 63] {
-            for ahead in [0, 1, 2, 3, 63, 1 << 36, 1 << 59] {
+        for base in [0, 1 << 36, 1 << 42, (1 << 59) - 3, (1 << 61) - 3, (1 << 62) - 3, (1 << 63) - 3, 1 << 63] {
+            for ahead in [0, 1, 2, 3, 63, 1 << 36, 1 << 57] {
                 let tick = Tick(base + ahead);
                 let deadline = Deadline::at(tick);
                 let unfolded = deadline.tick(Tick(base)).expect("a finite deadline");

@@ -6,6 +6,7 @@
 //! | tentative | deadline                       | on its way into the index; nobody may claim it       |
 //! | pending   | deadline                       | the timer of its key                                 |
 //! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key                |
+//! | firing    | next deadline, or open         | it repeats and its callback runs: it may come back   |
 //!
 //! Every method of [`AtomicWord`] is one legal move, and every move of a node in use is one read-modify-write, never a
 //! plain store. That matters beyond the exactness of the answers: it orders each change against the worker's look
@@ -29,26 +30,32 @@ pub(crate) enum State {
     Tentative,
     Pending,
     Replaced,
+    Firing,
 }
 
-const STATE_BITS: u32 = 2;
+const STATE_BITS: u32 = 3;
+/// Flag of a tentative, pending or firing timer: it repeats.
+const REPEATS: u64 = 1 << STATE_BITS;
+const DEADLINE_SHIFT: u32 = STATE_BITS + 1;
 /// Flag of an ended timer: it is out of the index, no new reader can reach it.
-const UNLINKED: u64 = 1 << 2;
+const UNLINKED: u64 = 1 << 3;
 /// Flag of an ended timer: value taken and callback done; nobody will ask for its key on the timer's behalf.
-const DONE: u64 = 1 << 3;
+const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
-const KEY: u64 = 1 << 4;
+const KEY: u64 = 1 << 5;
 const SUCCESSOR_SHIFT: u32 = 32;
 
 impl Word {
     #[inline]
-    const fn with_deadline(state: State, deadline: Deadline) -> Self {
-        Self(deadline.to_bits() << STATE_BITS | state as u64)
+    const fn tentative(deadline: Deadline, repeats: bool) -> Self {
+        let flag = if repeats { REPEATS } else { 0 };
+        Self(deadline.to_bits() << DEADLINE_SHIFT | flag | State::Tentative as u64)
     }
 
+    /// The same timer in another state.
     #[inline]
-    const fn pending(deadline: Deadline) -> Self {
-        Self::with_deadline(State::Pending, deadline)
+    const fn turned(self, state: State, deadline: Deadline) -> Self {
+        Self(deadline.to_bits() << DEADLINE_SHIFT | self.0 & REPEATS | state as u64)
     }
 
     #[inline]
@@ -62,7 +69,8 @@ impl Word {
             0 => State::Dead,
             1 => State::Tentative,
             2 => State::Pending,
-            _ => State::Replaced,
+            3 => State::Replaced,
+            _ => State::Firing,
         }
     }
 
@@ -71,11 +79,24 @@ impl Word {
         self.state() == State::Pending
     }
 
-    /// The deadline; only a tentative or pending word has one.
+    /// It comes back after its callback, if that wants it.
+    #[inline]
+    pub(crate) fn repeats(self) -> bool {
+        debug_assert!(matches!(self.state(), State::Tentative | State::Pending | State::Firing));
+        self.0 & REPEATS != 0
+    }
+
+    /// The deadline of a tentative or pending timer.
     #[inline]
     pub(crate) fn deadline(self) -> Deadline {
         debug_assert!(matches!(self.state(), State::Tentative | State::Pending));
-        Deadline::from_bits(self.0 >> STATE_BITS)
+        Deadline::from_bits(self.0 >> DEADLINE_SHIFT)
+    }
+
+    /// The deadline that a firing timer was given while its callback runs, if it was.
+    fn given_deadline(self) -> Option<Deadline> {
+        debug_assert!(self.state() == State::Firing);
+        Some(Deadline::from_bits(self.0 >> DEADLINE_SHIFT)).filter(|&deadline| deadline != Deadline::OPEN)
     }
 
     #[inline]
@@ -106,8 +127,8 @@ pub(crate) struct AtomicWord(AtomicU64);
 /// What the worker found when it looked at a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sight {
-    /// It was due and is now claimed.
-    Claimed(Deadline),
+    /// It was due and is now claimed; this is what it was.
+    Claimed(Word),
     /// It is pending and due later.
     Later(Deadline),
     /// There is nothing to wait for: ended, or not published yet.
@@ -124,10 +145,10 @@ impl AtomicWord {
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
     #[inline]
-    pub(super) fn allocate(&self, deadline: Deadline) {
+    pub(super) fn allocate(&self, deadline: Deadline, repeats: bool) {
         // Relaxed: nobody relies on a tentative word; the link and `publish` release what is in the node.
         // A swap all the same: it hands on what the worker's last look at this node released, to the Acquire in `publish`.
-        let old = Word(self.0.swap(Word::with_deadline(State::Tentative, deadline).0, Relaxed));
+        let old = Word(self.0.swap(Word::tentative(deadline, repeats).0, Relaxed));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
@@ -148,28 +169,32 @@ impl AtomicWord {
             // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
             // Acquire: observes a look of the worker that came before; see `look`.
             // Acquire on failure: as above.
-            let _ = self.0.compare_exchange(word.0, Word::pending(word.deadline()).0, AcqRel, Acquire);
+            let pending = word.turned(State::Pending, word.deadline());
+            let _ = self.0.compare_exchange(word.0, pending.0, AcqRel, Acquire);
         }
     }
 
-    /// pending -> pending at another deadline; the word found instead if it is not `seen` any more.
+    /// pending -> pending, or firing -> firing, at another deadline; the word found instead if it is not `seen` any more.
     #[inline]
     pub(super) fn reschedule(&self, seen: Word, deadline: Deadline) -> Result<(), Word> {
-        debug_assert!(seen.is_pending());
+        debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
         // Release: what the caller did before comes before the callback.
         // Acquire: observes a look of the worker that came before; see `look`.
         // Relaxed on failure, here and below: what was found is at most compared again.
-        self.0.compare_exchange(seen.0, Word::pending(deadline).0, AcqRel, Relaxed).map(drop).map_err(Word)
+        let moved = seen.turned(seen.state(), deadline);
+        self.0.compare_exchange(seen.0, moved.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> dead. The winner owns the value.
+    /// pending -> dead. The winner owns the value. Of a timer that is firing: it will not come back, and the value stays with
+    /// whoever runs the callback.
     ///
     /// Cancel, reschedule, replace and expiry all try to leave `seen`; the compare-exchange picks one.
     /// - this call first: the others see a dead word and answer `None`, `false`, or report no expiry.
     /// - another first: this call fails and its caller looks again.
     #[inline]
     pub(super) fn kill(&self, seen: Word, end: End) -> Result<(), Word> {
-        debug_assert!(seen.is_pending());
+        debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
+        debug_assert!(seen.is_pending() || end == End::KeyInUse, "whoever runs the callback finishes the timer");
         let flags = if end == End::Done { DONE | KEY } else { KEY };
         // Acquire: the value was written before `publish`; it is read by us next. `seen` may come from a relaxed read.
         // Release: a thread that sees the dead word may rely on all that this one did before.
@@ -185,6 +210,39 @@ impl AtomicWord {
         self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, Release, Relaxed).map(drop).map_err(Word)
     }
 
+    /// pending -> firing if it repeats, else -> dead: for its callback.
+    #[inline]
+    pub(super) fn claim(&self, seen: Word) -> Result<(), Word> {
+        if !seen.repeats() {
+            return self.kill(seen, End::KeyInUse);
+        }
+        // Acquire: as in `kill`. Release: as in `reschedule`.
+        let firing = seen.turned(State::Firing, Deadline::OPEN);
+        self.0.compare_exchange(seen.0, firing.0, AcqRel, Relaxed).map(drop).map_err(Word)
+    }
+
+    /// After the callback of a timer that repeats: firing -> pending at the deadline that it was given meanwhile, else at
+    /// `next`; firing -> dead if there is neither; stays dead if somebody has ended it. The deadline, if it has one again.
+    ///
+    /// Cancel, replace and close try to end the timer while it fires, and the compare-exchange picks one:
+    /// - they first: it is found dead here and does not come back.
+    /// - this call first: they find it pending, and end it as any other.
+    pub(super) fn fired(&self, next: Option<Deadline>) -> Option<Deadline> {
+        // Relaxed, also on failure: who finds the timer ended reads nothing on the strength of it; else the exchange acquires.
+        let mut seen = Word(self.0.load(Relaxed));
+        while seen.state() == State::Firing {
+            let deadline = seen.given_deadline().or(next);
+            let turned = deadline.map_or(Word(KEY | State::Dead as u64), |next| seen.turned(State::Pending, next));
+            // Release: the value is in its place, for whoever claims it.
+            // Acquire: observes a look of the worker that came before; see `look`.
+            match self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed) {
+                Ok(_) => return deadline,
+                Err(found) => seen = Word(found),
+            }
+        }
+        None
+    }
+
     /// The worker's look: claims the timer if it is due at `now`.
     ///
     /// It always performs a read-modify-write, also when there is nothing to change. A caller changes the word
@@ -197,9 +255,8 @@ impl AtomicWord {
         let mut word = self.load();
         loop {
             if word.is_pending() && word.deadline().is_due(now) {
-                let deadline = word.deadline();
-                match self.kill(word, End::KeyInUse) {
-                    Ok(()) => return Sight::Claimed(deadline),
+                match self.claim(word) {
+                    Ok(()) => return Sight::Claimed(word),
                     Err(found) => word = found,
                 }
                 continue;
@@ -252,7 +309,7 @@ mod tests {
 
     fn pending(tick: u64) -> AtomicWord {
         let word = AtomicWord::default();
-        word.allocate(Deadline::at(Tick(tick)));
+        word.allocate(Deadline::at(Tick(tick)), false);
         word.publish();
         word
     }
@@ -272,9 +329,10 @@ mod tests {
     fn a_look_claims_what_is_due_and_nothing_else() {
         let word = pending(5);
         assert_eq!(word.look(Tick(4)), Sight::Later(Deadline::at(Tick(5))));
-        assert_eq!(word.look(Tick(5)), Sight::Claimed(Deadline::at(Tick(5))));
+        let seen = word.load();
+        assert_eq!(word.look(Tick(5)), Sight::Claimed(seen));
         let tentative = AtomicWord::default();
-        tentative.allocate(Deadline::at(Tick(1)));
+        tentative.allocate(Deadline::at(Tick(1)), false);
         assert_eq!(tentative.look(Tick(5)), Sight::Nothing);
     }
 
@@ -282,13 +340,33 @@ mod tests {
     fn the_later_of_finish_and_unlink_retires() {
         for finish_first in [true, false] {
             let word = pending(1);
-            assert_eq!(word.look(Tick(1)), Sight::Claimed(Deadline::at(Tick(1))));
+            let seen = word.load();
+            assert_eq!(word.look(Tick(1)), Sight::Claimed(seen));
             let first = if finish_first { word.finish() } else { word.unlink() };
             let second = if finish_first { word.unlink() } else { word.finish() };
             assert_eq!((first, second), (false, true));
             assert!(word.load().has_leftover_key());
             assert!(word.take_key() && !word.take_key());
         }
+    }
+
+    #[test]
+    fn a_timer_that_repeats_comes_back_unless_it_was_ended() {
+        let word = AtomicWord::default();
+        word.allocate(Deadline::at(Tick(5)), true);
+        word.publish();
+        let fire = |tick| assert!(matches!(word.look(Tick(tick)), Sight::Claimed(_)));
+        fire(5);
+        assert_eq!(word.look(Tick(9)), Sight::Nothing, "not twice");
+        assert_eq!(word.fired(Some(Deadline::at(Tick(8)))), Some(Deadline::at(Tick(8))));
+        fire(8);
+        assert!(word.reschedule(word.load(), Deadline::at(Tick(20))).is_ok());
+        assert_eq!(word.fired(None), Some(Deadline::at(Tick(20))), "what it was given meanwhile counts");
+        assert_eq!(word.look(Tick(19)), Sight::Later(Deadline::at(Tick(20))));
+        fire(20);
+        assert!(word.kill(word.load(), End::KeyInUse).is_ok());
+        assert_eq!(word.fired(Some(Deadline::at(Tick(30)))), None);
+        assert!(!word.finish() && word.load().has_leftover_key());
     }
 
     #[test]

@@ -1,0 +1,233 @@
+//! A timer that repeats comes back after its callback, unless somebody has ended it meanwhile: one of the two, never both.
+
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use support::{Change, Model, Run, Worker, World, join, outcome, place, spawn};
+
+/// Timer 7 of key 1, due at 5, is firing.
+fn firing(world: &World) -> (Worker, Run) {
+    world.given_repeating(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(5);
+    let run = worker.runs.pop().expect("it is due");
+    (worker, run)
+}
+
+/// The callback is over, and wants to come back, while somebody cancels.
+const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
+    let world = World::new();
+    let (mut worker, run) = firing(&world);
+    let canceller = spawn({
+        let world = world.clone();
+        move || world.cancel(1, 1)
+    });
+    let back = world.run_ends(0, run, Some(9), 5);
+    let cancelled = join(canceller);
+    worker.settle(6..=10);
+    match (back, cancelled, worker.firings.len()) {
+        (true, Some(7), 1) => outcome("came back, cancelled"),
+        (false, None, 1) => outcome("stopped while it ran"),
+        other => panic!("back, cancelled, firings: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+});
+
+/// It comes back while somebody moves it: true, whichever comes first, and the move counts.
+const COME_BACK_OR_MOVE: Model = Model::new("come_back_or_move", || {
+    let world = World::new();
+    let (mut worker, run) = firing(&world);
+    let mover = spawn({
+        let world = world.clone();
+        move || world.reschedule(1, 1, 8)
+    });
+    assert!(world.run_ends(0, run, Some(11), 5), "nobody ends it");
+    assert!(join(mover), "it is pending, or firing and not yet done");
+    worker.settle(6..=12);
+    outcome(worker.firings.last().map(|firing| firing.at));
+    assert_eq!(worker.firings.len(), 2);
+    worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 12)));
+    drop(worker);
+    world.end();
+});
+
+/// It is done while somebody moves it: either the move finds nothing, or it comes back.
+const DONE_OR_MOVE: Model = Model::new("done_or_move", || {
+    let world = World::new();
+    let (mut worker, run) = firing(&world);
+    let mover = spawn({
+        let world = world.clone();
+        move || world.reschedule(1, 1, 8)
+    });
+    let back = world.run_ends(0, run, None, 5);
+    let moved = join(mover);
+    worker.settle(6..=9);
+    assert_eq!((back, worker.firings.len()), (moved, 1 + usize::from(moved)), "moved and back go together");
+    outcome(moved);
+    worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 9)));
+    drop(worker);
+    world.end();
+});
+
+/// It comes back while a new timer is started under its key.
+const COME_BACK_OR_REPLACE: Model = Model::new("come_back_or_replace", || {
+    let world = World::new();
+    let (mut worker, run) = firing(&world);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    let back = world.run_ends(0, run, Some(7), 5);
+    let replaced = join(author);
+    match (back, replaced) {
+        (true, Some(7)) => outcome("came back, replaced"),
+        (false, None) => outcome("stopped while it ran"),
+        other => panic!("back, replaced: {other:?}"),
+    }
+    worker.settle(6..=10);
+    assert_eq!(worker.fired(), [7, 8], "its one run, and the new timer's");
+    drop(worker);
+    world.end();
+})
+.reclaims_early();
+
+/// Two authors at once, one of them helped by the other, while it comes back.
+const COME_BACK_OR_TWO_REPLACE: Model = Model::new("come_back_or_two_replace", || {
+    let world = World::new();
+    let (mut worker, run) = firing(&world);
+    let authors = [(1, 8), (2, 9)].map(|(thread, value)| {
+        let world = world.clone();
+        spawn(move || world.schedule(thread, 1, value, 9).expect("not sealed").1)
+    });
+    let back = world.run_ends(0, run, Some(7), 5);
+    let replaced = authors.map(join);
+    worker.settle(6..=10);
+    let mut out: Vec<u32> = worker.fired().into_iter().skip(1).chain(replaced.into_iter().flatten()).collect();
+    out.sort();
+    match (back, out.as_slice()) {
+        (true, [7, 8, 9]) => outcome("came back, replaced"),
+        (false, [8, 9]) => outcome("stopped while it ran"),
+        other => panic!("back, fired or replaced: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.without_stale_places();
+
+/// It comes back while the shard is sealed.
+const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
+    let world = World::new();
+    let (worker, run) = firing(&world);
+    let closer = spawn({
+        let world = world.clone();
+        move || world.seal_as(1)
+    });
+    let back = world.run_ends(0, run, Some(7), 5);
+    match (back, join(closer).as_slice()) {
+        (true, [7]) => outcome("came back, closed"),
+        (false, []) => outcome("stopped while it ran"),
+        other => panic!("back, closed: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+});
+
+/// It comes back to a deadline that an old promise covers, while the worker looks because of that promise.
+const COME_BACK_OR_LOOK: Model = Model::new("come_back_or_look", || {
+    let world = World::new();
+    let timer = world.given_repeating(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let run = world.fire_now(0, timer);
+    let runner = spawn({
+        let world = world.clone();
+        move || world.run_ends(1, run, Some(6), 0)
+    });
+    worker.turn(5);
+    assert!(join(runner), "nobody ends it");
+    outcome(worker.wheel.len());
+    worker.settle(6..=8);
+    assert_eq!(worker.firings.iter().map(|firing| firing.at).collect::<Vec<_>>(), [6]);
+    worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 8)));
+    drop(worker);
+    world.end();
+})
+.preemptions(4);
+
+/// Whoever cancels a timer that has come back finds its value as the callback left it.
+const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
+    let world = World::new();
+    let (worker, run) = firing(&world);
+    let runner = spawn({
+        let world = world.clone();
+        move || world.run_ends(1, run, Some(9), 5)
+    });
+    let cancelled = world.cancel(0, 1);
+    outcome((cancelled, join(runner)));
+    drop(worker);
+    world.end();
+});
+
+#[test]
+fn cancel_and_coming_back_exclude_each_other() {
+    COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
+    COME_BACK_AND_SEEN.reaches(&[(Some(7), true), (None, false)]);
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    COME_BACK_OR_CANCEL.kills(fired, Change::Tear, "back, cancelled, firings");
+    COME_BACK_AND_SEEN.kills(fired, Change::DropRelease, "Concurrent read and write accesses");
+}
+
+#[test]
+fn a_move_during_a_run_counts() {
+    COME_BACK_OR_MOVE.reaches(&[Some(8)]);
+    DONE_OR_MOVE.reaches(&[true, false]);
+}
+
+#[test]
+fn a_new_timer_of_the_key_wins() {
+    COME_BACK_OR_REPLACE.reaches(&["came back, replaced", "stopped while it ran"]);
+    COME_BACK_OR_TWO_REPLACE.reaches(&["came back, replaced", "stopped while it ran"]);
+}
+
+#[test]
+fn a_closed_shard_takes_nothing_back() {
+    COME_BACK_OR_SEAL.reaches(&["came back, closed", "stopped while it ran"]);
+}
+
+#[test]
+fn a_timer_that_comes_back_is_announced() {
+    COME_BACK_OR_LOOK.reaches(&[0, 1]);
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    COME_BACK_OR_LOOK.kills(fired, Change::DropAcquire, "right: [6]");
+}
+
+const MODELS: &[Model] = &[
+    COME_BACK_OR_CANCEL,
+    COME_BACK_OR_MOVE,
+    DONE_OR_MOVE,
+    COME_BACK_OR_REPLACE,
+    COME_BACK_OR_TWO_REPLACE,
+    COME_BACK_OR_SEAL,
+    COME_BACK_OR_LOOK,
+    COME_BACK_AND_SEEN,
+];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("rearm", MODELS);
+}

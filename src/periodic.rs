@@ -1,0 +1,69 @@
+//! Timers at a fixed rate.
+
+use crate::clock::Nanos;
+use crate::error::ScheduleError;
+use crate::scheduler::Scheduler;
+use crate::shard::{Access, MissedTicks, Period, Repeats};
+use crate::thread;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+impl<K, V, S> Scheduler<K, V, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + 'static,
+    S: BuildHasher,
+{
+    /// Fires `key` after `period`, and again after each further `period`, with a copy of `value` each time. A timer that is
+    /// pending under this key is replaced: its value comes back.
+    ///
+    /// The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run is at the first
+    /// tick at or after its deadline, so it does not drift. A run never begins before the one before has ended; `missed` says
+    /// what becomes of the deadlines that pass meanwhile.
+    ///
+    /// It goes on until it is cancelled or replaced; a callback that panics does not end it. Between two runs it is a timer as
+    /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there. While its
+    /// callback runs it is not pending, but can be reached: `cancel` answers `None` and there are no more runs;
+    /// `reschedule` answers true and sets the next one. It keeps its place within
+    /// [`Builder::capacity`](crate::Builder::capacity) all the time.
+    ///
+    /// In a scheduler from [`Builder::build_rearming`](crate::Builder::build_rearming) the callback decides: `period` is when
+    /// it runs first.
+    ///
+    /// # Errors
+    /// As [`schedule_with`](Self::schedule_with); and [`ScheduleError::ZeroPeriod`], permanent.
+    ///
+    /// ```
+    /// use shardwheel::{MissedTicks, Scheduler};
+    /// use std::time::Duration;
+    ///
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|key: &&str, count: u32| println!("{key} {count}"))?;
+    /// scheduler.schedule_every("beat", 7, Duration::from_millis(100), MissedTicks::Skip).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 10);
+    /// assert_eq!(scheduler.cancel("beat"), Some(7));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn schedule_every(
+        &self,
+        key: K,
+        value: V,
+        period: Duration,
+        missed: MissedTicks,
+    ) -> Result<Option<V>, ScheduleError<K, V>> {
+        if period.is_zero() {
+            return Err(ScheduleError::ZeroPeriod(key, value));
+        }
+        let place = self.place(&key);
+        let (clock, shard) = (self.clock(), self.shard(place));
+        let now = clock.now().max(clock.start_of(shard.hand()));
+        let length_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = now.0.saturating_add(length_ns);
+        let due = clock.due_at_nanos(Nanos(deadline_ns), now);
+        let repeats = match self.repeats() {
+            Repeats::IfWanted => Repeats::IfWanted,
+            _ => Repeats::Every(Period { copy: V::clone, length_ns, missed, deadline_ns, tick: due.tick }),
+        };
+        let scheduled = self.start_at(place, key, value, due, repeats, &Access::new(&thread::ordinal()));
+        scheduled.map(|(_, replaced)| replaced)
+    }
+}

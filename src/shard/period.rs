@@ -1,0 +1,86 @@
+//! Timers that come back after their callback, and when.
+//!
+//! A periodic timer has a fixed rate: each deadline is the one before plus the period, kept in nanoseconds, so it does not
+//! drift, whatever the tick and however late a run begins. It never runs beside itself: the next deadline is set when
+//! a run has ended. What becomes of deadlines that have passed by then is the user's choice ([`MissedTicks`]).
+
+use super::tick::Tick;
+
+/// What a periodic timer does about the deadlines that passed while it could not run: because a run took longer than a
+/// period, or the machine stood still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[allow(unreachable_pub, reason = "reachable in the crate; the models compile this file on its own")]
+pub enum MissedTicks {
+    /// Leaves them out, and goes on with the first deadline to come. The rate and its phase stay.
+    #[default]
+    Skip,
+    /// Makes up for them one after the other, a tick apart, as fast as it can.
+    Burst,
+    /// Starts anew: the next run is a whole period after the end of the late one.
+    Delay,
+}
+
+/// Whether a timer comes back after its callback.
+#[derive(Debug)]
+pub(crate) enum Repeats<V> {
+    /// It ends with its callback.
+    Never,
+    /// The callback decides.
+    IfWanted,
+    /// At a fixed rate.
+    Every(Period<V>),
+}
+
+/// The rate of a periodic timer, and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Period<V> {
+    /// Makes the copy of the value that a run gets.
+    pub(crate) copy: fn(&V) -> V,
+    pub(crate) length_ns: u64,
+    pub(crate) missed: MissedTicks,
+    /// The next deadline, exactly, and its tick, or the later one that it was given because it had passed.
+    pub(crate) deadline_ns: u64,
+    pub(crate) tick: Option<Tick>,
+}
+
+impl<V> Period<V> {
+    /// The exact deadline after `previous_ns`, at a time when a run has ended.
+    pub(crate) fn after(&self, previous_ns: u64, now_ns: u64) -> u64 {
+        let next = previous_ns.saturating_add(self.length_ns);
+        if next > now_ns {
+            return next;
+        }
+        match self.missed {
+            MissedTicks::Burst => next,
+            MissedTicks::Skip => {
+                next.saturating_add((now_ns - next) / self.length_ns * self.length_ns + self.length_ns)
+            }
+            MissedTicks::Delay => now_ns.saturating_add(self.length_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_goes_on_from_its_last_deadline() {
+        let period = |missed| Period { copy: |&()| (), length_ns: 10, missed, deadline_ns: 0, tick: None };
+        // Previous deadline, now, and what follows: skipping, in a burst, delayed.
+        let cases = [
+            (100, 100, [110, 110, 110]),
+            (100, 109, [110, 110, 110]),
+            (100, 110, [120, 110, 120]),
+            (100, 119, [120, 110, 129]),
+            (100, 120, [130, 110, 130]),
+            (100, 1005, [1010, 110, 1015]),
+            (u64::MAX - 5, u64::MAX - 1, [u64::MAX; 3]),
+        ];
+        for (previous, now, expected) in cases {
+            let policies = [MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
+            assert_eq!(policies.map(|missed| period(missed).after(previous, now)), expected, "{previous} {now}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Timers that come back: at a fixed rate, or as their callback wants.
+#![cfg(not(feature = "loom"))]
+
+use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// When each callback ran, in milliseconds since the start, and with what.
+type Runs = Arc<Mutex<Vec<(u64, u32)>>>;
+
+struct Plain {
+    scheduler: Scheduler<u32, u32>,
+    clock: ManualClock,
+    runs: Runs,
+}
+
+/// Callbacks note the time, then do `work` with the number of the run.
+fn plain(tick: Duration, work: impl Fn(usize) + Send + Sync + 'static) -> Plain {
+    let runs = Runs::default();
+    let (noted, own_clock) = (Arc::clone(&runs), Arc::new(OnceLock::<(ManualClock, Instant)>::new()));
+    let clock_of_callback = Arc::clone(&own_clock);
+    let builder = Scheduler::builder().tick(tick);
+    let (scheduler, clock) = builder
+        .build_manual(move |_: &u32, value: u32| {
+            let (clock, start) = clock_of_callback.get().expect("set below");
+            let number = {
+                let mut noted = noted.lock().unwrap();
+                noted.push(((clock.now() - *start).as_millis() as u64, value));
+                noted.len()
+            };
+            work(number);
+        })
+        .unwrap();
+    assert!(own_clock.set((clock.clone(), clock.now())).is_ok());
+    Plain { scheduler, clock, runs }
+}
+
+impl Plain {
+    fn times(&self) -> Vec<u64> {
+        self.runs.lock().unwrap().iter().map(|(at, _)| *at).collect()
+    }
+
+    fn every(&self, key: u32, period: Duration, missed: MissedTicks) {
+        assert_eq!(self.scheduler.schedule_every(key, 0, period, missed).unwrap(), None);
+    }
+
+    /// scheduled + rearmed = the ends + pending.
+    fn is_balanced(&self) -> bool {
+        let stats = self.scheduler.stats();
+        let ends = stats.fired + stats.cancelled + stats.replaced + stats.drained + stats.discarded + stats.returned;
+        stats.scheduled + stats.rearmed == ends + stats.pending
+    }
+}
+
+#[test]
+fn a_fixed_rate_does_not_drift() {
+    // A period that is no multiple of the tick.
+    let timers = plain(MS, |_| ());
+    timers.every(1, Duration::from_micros(1500), MissedTicks::Skip);
+    timers.clock.advance(MS * 15_000);
+    let expected: Vec<u64> = (1..=10_000u64).map(|n| (n * 3).div_ceil(2)).collect();
+    assert_eq!(timers.times(), expected);
+    assert!(timers.is_balanced());
+}
+
+#[test]
+fn a_period_shorter_than_a_tick_runs_once_a_tick() {
+    let timers = plain(MS * 10, |_| ());
+    timers.every(1, MS, MissedTicks::Skip);
+    timers.clock.advance(MS * 100);
+    assert_eq!(timers.times(), (1..=10).map(|n| n * 10).collect::<Vec<_>>());
+}
+
+#[test]
+fn missed_deadlines_are_skipped_made_up_for_or_delayed() {
+    // A real clock, because time must pass while a callback runs.
+    let runs = |missed| {
+        let (sender, receiver): (Sender<Instant>, Receiver<Instant>) = channel();
+        let first = AtomicBool::new(true);
+        let scheduler = Scheduler::builder()
+            .executor(Executor::Inline)
+            .build(move |_: &u32, _: ()| {
+                let _ = sender.send(Instant::now());
+                if first.swap(false, SeqCst) {
+                    std::thread::sleep(MS * 175);
+                }
+            })
+            .unwrap();
+        let start = Instant::now();
+        scheduler.schedule_every(1, (), MS * 50, missed).unwrap();
+        // Deadlines at 50, 100, 150, .. ms; the run at 50 lasts until 225.
+        let at: Vec<Duration> = receiver.iter().take(5).map(|at| at - start).collect();
+        scheduler.close(Close::Discard);
+        at
+    };
+    let skip = runs(MissedTicks::Skip);
+    assert!(skip[1] >= MS * 250 && skip[2] >= MS * 300, "the phase stays: {skip:?}");
+    let burst = runs(MissedTicks::Burst);
+    // 100, 150 and 200 are overdue at 225; the fifth run is that of 250.
+    assert!(burst[4] >= MS * 250 && burst[3] < burst[4], "{burst:?}");
+    assert!(burst[3] - burst[1] < MS * 49, "made up for at once: {burst:?}");
+    let delay = runs(MissedTicks::Delay);
+    assert!(delay[1] >= MS * 275 && delay[2] >= MS * 325, "a whole period after the end of the late run: {delay:?}");
+}
+
+#[test]
+fn between_runs_it_is_a_timer_as_any_other() {
+    let timers = plain(MS, |_| ());
+    timers.every(1, MS * 100, MissedTicks::Skip);
+    timers.clock.advance(MS * 250);
+    assert_eq!(timers.scheduler.remaining(&1), Some(MS * 50));
+    assert!(timers.scheduler.reschedule(&1, MS * 10), "moves the next run");
+    timers.clock.advance(MS * 250);
+    assert_eq!(timers.times(), [100, 200, 260, 360, 460], "the rate goes on from there");
+    assert_eq!(timers.scheduler.cancel(&1), Some(0));
+    assert_eq!(timers.clock.advance(MS * 1000), 0);
+    assert!(timers.scheduler.is_empty() && timers.is_balanced());
+}
+
+#[test]
+fn expire_now_runs_it_early_and_its_rate_goes_on() {
+    let timers = plain(MS, |_| ());
+    timers.every(1, MS * 100, MissedTicks::Skip);
+    timers.clock.advance(MS * 110);
+    assert!(timers.scheduler.expire_now(&1));
+    timers.clock.advance(MS * 300);
+    assert_eq!(timers.times(), [100, 110, 300, 400], "the run of 200 was had at 110");
+    assert!(timers.is_balanced());
+}
+
+#[test]
+fn a_schedule_of_its_key_replaces_it() {
+    let timers = plain(MS, |_| ());
+    timers.every(1, MS * 100, MissedTicks::Skip);
+    timers.clock.advance(MS * 150);
+    assert_eq!(timers.scheduler.schedule_with(1, 5, MS * 200).unwrap(), Some(0));
+    timers.clock.advance(MS * 1000);
+    assert_eq!(*timers.runs.lock().unwrap(), [(100, 0), (350, 5)]);
+    assert!(timers.is_balanced());
+}
+
+#[test]
+fn a_panic_does_not_end_it() {
+    let timers = plain(MS, |number| assert!(number != 2, "on purpose"));
+    timers.every(1, MS * 100, MissedTicks::Skip);
+    timers.clock.advance(MS * 400);
+    assert_eq!(timers.times(), [100, 200, 300, 400]);
+    assert_eq!(timers.scheduler.stats().callback_panics, 1);
+}
+
+#[test]
+fn a_period_of_zero_is_refused() {
+    let timers = plain(MS, |_| ());
+    let refused = timers.scheduler.schedule_every(7, 9, Duration::ZERO, MissedTicks::Skip).unwrap_err();
+    assert!(matches!(refused, ScheduleError::ZeroPeriod(7, 9)));
+    assert_eq!(refused.to_string(), "period is 0ns; accepted: 1ns or more");
+    timers.every(7, Duration::MAX, MissedTicks::Burst);
+    assert_eq!(timers.clock.advance(Duration::from_secs(1 << 33)), 0, "never");
+    assert_eq!(timers.scheduler.cancel(&7), Some(0));
+}
+
+#[test]
+fn it_keeps_its_place_within_the_capacity() {
+    let builder = Scheduler::builder().capacity(1);
+    let full = Arc::new(AtomicUsize::new(0));
+    let own = Arc::new(OnceLock::<WeakScheduler<u32, ()>>::new());
+    let (counted, scheduler_of_callback) = (Arc::clone(&full), Arc::clone(&own));
+    let (scheduler, clock) = builder
+        .build_manual(move |_: &u32, ()| {
+            let scheduler = scheduler_of_callback.get().unwrap().upgrade().unwrap();
+            counted.fetch_add(usize::from(scheduler.schedule(2, MS).is_err_and(|error| error.is_full())), SeqCst);
+        })
+        .unwrap();
+    own.set(scheduler.downgrade()).unwrap();
+    scheduler.schedule_every(1, (), MS, MissedTicks::Skip).unwrap();
+    assert_eq!(clock.advance(MS * 10), 10);
+    assert_eq!(full.load(SeqCst), 10, "full while its callback runs, too");
+    assert_eq!(scheduler.cancel(&1), Some(()));
+    assert!(scheduler.schedule(2, MS).is_ok());
+    assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
+/// A scheduler whose callback does to its own timer what the test says, and answers what the test says.
+type Act = dyn Fn(&Scheduler<u32, u32>, &mut u32) -> Next + Send + Sync;
+
+fn rearming(
+    act: impl Fn(&Scheduler<u32, u32>, &mut u32) -> Next + Send + Sync + 'static,
+) -> (Scheduler<u32, u32>, ManualClock) {
+    let own = Arc::new(OnceLock::<WeakScheduler<u32, u32>>::new());
+    let scheduler_of_callback = Arc::clone(&own);
+    let act: Arc<Act> = Arc::new(act);
+    let (scheduler, clock) = Scheduler::builder()
+        .build_rearming_manual(move |_: &u32, value: &mut u32| {
+            act(&scheduler_of_callback.get().unwrap().upgrade().unwrap(), value)
+        })
+        .unwrap();
+    own.set(scheduler.downgrade()).unwrap();
+    (scheduler, clock)
+}
+
+#[test]
+fn the_callback_decides_whether_its_timer_comes_back() {
+    let (scheduler, clock) = rearming(|_, value| {
+        *value -= 1;
+        if *value > 0 { Next::After(MS * 10) } else { Next::Done }
+    });
+    scheduler.schedule_with(1, 3, MS * 5).unwrap();
+    assert_eq!(clock.advance(MS * 24), 2);
+    assert_eq!(scheduler.remaining(&1), Some(MS));
+    assert_eq!(clock.advance(MS * 100), 1);
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled, stats.rearmed, stats.fired, stats.pending), (1, 2, 3, 0));
+}
+
+#[test]
+fn a_handle_stays_with_a_timer_that_comes_back() {
+    let (scheduler, clock) = rearming(|_, _| Next::After(MS * 10));
+    let (_, timer): (_, Timer<u32, u32>) = scheduler.schedule_with_handle(1, 7, MS * 10).unwrap();
+    assert_eq!(clock.advance(MS * 35), 3);
+    assert!(timer.is_pending() && timer.reschedule(MS * 50));
+    assert_eq!(clock.advance(MS * 49), 0);
+    assert_eq!(timer.cancel(), Some(7));
+    assert!(timer.cancel().is_none() && scheduler.is_empty());
+}
+
+#[test]
+fn cancel_during_a_run_keeps_it_from_coming_back() {
+    let (scheduler, clock) = rearming(|scheduler, _| {
+        assert!(!scheduler.contains(&1) && scheduler.is_empty(), "it is not pending while it runs");
+        assert_eq!(scheduler.cancel(&1), None, "its value is in use");
+        Next::After(MS)
+    });
+    scheduler.schedule_with(1, 0, MS).unwrap();
+    assert_eq!(clock.advance(MS * 100), 1);
+    assert!(scheduler.is_empty());
+    let stats = scheduler.stats();
+    assert_eq!((stats.cancelled, stats.callback_panics), (0, 0), "it had fired");
+}
+
+#[test]
+fn reschedule_during_a_run_says_when_it_comes_back() {
+    for answer in [Next::Done, Next::After(MS)] {
+        let (scheduler, clock) = rearming(move |scheduler, value| {
+            *value += 1;
+            if *value == 1 {
+                assert!(scheduler.reschedule(&1, MS * 50));
+            }
+            if *value == 1 { answer } else { Next::Done }
+        });
+        scheduler.schedule_with(1, 0, MS).unwrap();
+        assert_eq!(clock.advance(MS * 50), 1);
+        assert_eq!(scheduler.remaining(&1), Some(MS));
+        assert_eq!(clock.advance(MS * 100), 1);
+        assert!(scheduler.is_empty());
+        assert_eq!(scheduler.stats().callback_panics, 0);
+    }
+}
+
+#[test]
+fn schedule_during_a_run_starts_a_new_timer_in_its_place() {
+    let (scheduler, clock) = rearming(|scheduler, value| {
+        if *value == 7 {
+            assert_eq!(scheduler.schedule_with(1, 8, MS * 5).unwrap(), None, "the old value is in use");
+            return Next::After(MS);
+        }
+        Next::Done
+    });
+    scheduler.schedule_with(1, 7, MS).unwrap();
+    assert_eq!(clock.advance(MS * 3), 1, "the old one does not come back");
+    assert_eq!(scheduler.cancel(&1), Some(8));
+    assert!(scheduler.is_empty());
+    assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
+#[test]
+fn a_callback_that_panics_has_answered_done() {
+    let (scheduler, clock) = rearming(|_, _| panic!("on purpose"));
+    scheduler.schedule_with(1, 7, MS).unwrap();
+    assert_eq!(clock.advance(MS * 100), 1);
+    assert!(scheduler.is_empty());
+    assert_eq!(scheduler.stats().callback_panics, 1);
+}
+
+#[test]
+fn closing_during_a_run_ends_it() {
+    for close in [Close::Discard, Close::FireNow, Close::Return] {
+        let (scheduler, clock) = rearming(move |scheduler, value| {
+            if *value == 1 {
+                let closed = scheduler.close(close);
+                assert_eq!(closed.discarded + closed.fired + closed.returned.len(), 1, "the other one: {closed:?}");
+            }
+            Next::After(MS)
+        });
+        scheduler.schedule_with(1, 1, MS).unwrap();
+        scheduler.schedule_with(2, 2, MS * 9).unwrap();
+        clock.advance(MS * 100);
+        let stats = scheduler.stats();
+        assert_eq!((stats.pending, stats.rearmed, stats.callback_panics), (0, 0, 0), "{close:?}");
+    }
+}
+
+#[test]
+fn a_drain_takes_periodic_timers_out_for_good() {
+    let timers = plain(MS, |_| ());
+    timers.every(1, MS * 10, MissedTicks::Skip);
+    timers.clock.advance(MS * 15);
+    assert_eq!(timers.scheduler.drain(|&key, value| assert_eq!((key, value), (1, 0))), 1);
+    assert_eq!(timers.clock.advance(MS * 100), 0);
+    assert!(timers.is_balanced());
+}
+
+/// Counts drops.
+#[derive(Clone)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Counted {
+    fn new(alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, SeqCst);
+        Self(Arc::clone(alive))
+    }
+}
+
+#[test]
+fn a_dropped_job_ends_its_timers() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (sender, jobs) = channel();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let scheduler =
+        Scheduler::builder().executor(executor).build_rearming(|_: &u32, _: &mut Counted| Next::After(MS)).unwrap();
+    scheduler.schedule_with(1, Counted::new(&alive), MS).unwrap();
+    drop(jobs.recv().unwrap());
+    assert_eq!(alive.load(SeqCst), 0);
+    assert!(scheduler.is_empty());
+    assert_eq!(scheduler.stats().callbacks_lost, 1);
+}
+
+/// Callers move, cancel and restart timers that keep coming back, on a pool: what was cancelled stays away, and every
+/// value is dropped once.
+#[test]
+fn callers_and_runs_agree_on_who_comes_back() {
+    const KEYS: u32 = 8;
+    let alive = Arc::new(AtomicUsize::new(0));
+    let running = Arc::new(Mutex::new(HashMap::<u32, usize>::new()));
+    let overlap = Arc::clone(&running);
+    let scheduler = Scheduler::builder()
+        .tick(Duration::from_micros(50))
+        .build_rearming(move |key: &u32, value: &mut (u32, Counted)| {
+            *overlap.lock().unwrap().entry(*key).or_default() += 1;
+            value.0 += 1;
+            if value.0 % 17 == 0 { Next::Done } else { Next::After(Duration::from_micros(100)) }
+        })
+        .unwrap();
+    let end = Instant::now() + MS * 500;
+    std::thread::scope(|scope| {
+        for caller in 0..4u32 {
+            let (scheduler, alive) = (scheduler.clone(), Arc::clone(&alive));
+            scope.spawn(move || {
+                let mut step = caller;
+                while Instant::now() < end {
+                    step = step.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let key = (step >> 16) % KEYS;
+                    match (step >> 8) % 4 {
+                        0 => drop(scheduler.schedule_with(key, (0, Counted::new(&alive)), MS / 10)),
+                        1 => drop(scheduler.cancel(&key)),
+                        2 => drop(scheduler.reschedule(&key, MS / 5)),
+                        _ => drop(scheduler.expire_now(&key)),
+                    }
+                }
+            });
+        }
+    });
+    (0..KEYS).for_each(|key| drop(scheduler.cancel(&key)));
+    // Those that were running when they were cancelled.
+    let patience = Instant::now() + Duration::from_secs(20);
+    while alive.load(SeqCst) > 0 && Instant::now() < patience {
+        std::thread::sleep(MS);
+    }
+    assert_eq!(alive.load(SeqCst), 0, "cancelled, and came back or leaked");
+    let before: usize = running.lock().unwrap().values().sum();
+    std::thread::sleep(MS * 20);
+    assert_eq!(running.lock().unwrap().values().sum::<usize>(), before, "it runs on");
+    let stats = scheduler.stats();
+    let ends = stats.fired + stats.cancelled + stats.replaced;
+    assert_eq!(stats.scheduled + stats.rearmed, ends + stats.pending, "{stats:?}");
+    assert_eq!(stats.pending, 0);
+}
