@@ -266,7 +266,7 @@ fn rule_3_every_look_raises_the_version() {
 #[test]
 fn the_look_must_be_a_read_modify_write() {
     let look = place("word.rs", "self.0.fetch_add(0, Release)");
-    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
+    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, moved.0");
     MOVED_TWICE.kills(look, Change::Tear, "moved, fired");
     MOVED_TWICE.kills(look, Change::DropRelease, "fired late");
     MOVED_TWICE.kills(move_to, Change::DropAcquire, "fired late");
@@ -291,8 +291,8 @@ fn promises_must_be_one_step() {
 /// The new timer of a used node is published to the worker by its word, and the look before it to the author.
 #[test]
 fn a_node_used_again_must_be_published_and_observed() {
-    let allocate = place("word.rs", "self.0.swap(Word::with_deadline(State::Tentative, deadline).0");
-    let publish = place("word.rs", "self.0.compare_exchange(word.0, Word::pending(word.deadline()).0");
+    let allocate = place("word.rs", "self.0.swap(Word::tentative(deadline, repeats).0");
+    let publish = place("word.rs", "self.0.compare_exchange(word.0, pending.0");
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(allocate, Change::Tear, "one timer was cancelled");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(publish, Change::DropAcquire, "one timer was cancelled");

@@ -202,7 +202,7 @@ fn the_replacement_must_be_one_step() {
 #[test]
 fn the_replacement_must_be_released() {
     let replace = place("word.rs", "self.0.compare_exchange(seen.0, Word::replaced_by(successor).0");
-    let publish = place("word.rs", "self.0.compare_exchange(word.0, Word::pending(word.deadline()).0");
+    let publish = place("word.rs", "self.0.compare_exchange(word.0, pending.0");
     REPLACED_BY_SOMEBODY_SEEN.kills(replace, Change::DropRelease, "replaced by an author who is not seen");
     REPLACE_OR_CANCEL.kills(publish, Change::DropRelease, "seen again after the new one");
 }

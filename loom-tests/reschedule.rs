@@ -150,7 +150,7 @@ fn a_cancel_wins_over_any_number_of_moves() {
 #[test]
 fn what_came_before_a_move_comes_before_the_callback() {
     MOVED_AND_SEEN.reaches(&[false, true]);
-    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
+    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, moved.0");
     MOVED_AND_SEEN.kills(move_to, Change::DropRelease, "did not see what came before the move");
 }
 
@@ -163,7 +163,7 @@ fn a_move_a_cancel_and_the_tick_agree_on_one_end() {
 #[test]
 fn moves_and_claims_must_be_one_step() {
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
-    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, Word::pending(deadline).0");
+    let move_to = place("word.rs", "self.0.compare_exchange(seen.0, moved.0");
     LATER_OR_FIRE.kills(claim, Change::Tear, "dropped twice");
     LATER_OR_FIRE.kills(move_to, Change::Tear, "moved and fired");
     MOVE_OR_CANCEL.kills(move_to, Change::Tear, "dropped twice");
