@@ -107,7 +107,7 @@ struct Moving<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Moving<'_, K, V> {
     fn drop(&mut self) {
-        MOVING.with_borrow_mut(Vec::pop);
+        let _ = MOVING.try_with(|moving| moving.borrow_mut().pop());
     }
 }
 
@@ -115,12 +115,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
     /// `None` if this very thread is moving this clock already.
     fn begin(&self) -> Option<Moving<'_, K, V>> {
         let address = std::ptr::from_ref(self).addr();
-        if MOVING.with_borrow(|moving| moving.contains(&address)) {
+        // A thread in its last breath has no locals any more, and is moving nothing.
+        if MOVING.try_with(|moving| moving.borrow().contains(&address)).unwrap_or(false) {
             return None;
         }
         // Callbacks' panics are caught, so the workers are in order even if something else has panicked here.
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        MOVING.with_borrow_mut(|moving| moving.push(address));
+        let _ = MOVING.try_with(|moving| moving.borrow_mut().push(address));
         Some(Moving { core: &self.core, workers, _runner: self.core.runner.upgrade() })
     }
 }
@@ -185,6 +186,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
     }
 
     fn step_back(&self, by: Duration) {
+        // None: it is this very thread that is moving time, and a callback of its steps back.
+        let _moving = self.begin();
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.core.clock.set(Nanos(self.core.clock.now().0.saturating_sub(by)));
     }

@@ -358,7 +358,7 @@ fn callers_and_runs_agree_on_who_comes_back() {
         .build_rearming(move |key: &u32, value: &mut (u32, Counted)| {
             *overlap.lock().unwrap().entry(*key).or_default() += 1;
             value.0 += 1;
-            if value.0 % 17 == 0 { Next::Done } else { Next::After(Duration::from_micros(100)) }
+            if value.0.is_multiple_of(17) { Next::Done } else { Next::After(Duration::from_micros(100)) }
         })
         .unwrap();
     let end = Instant::now() + MS * 500;

@@ -84,8 +84,9 @@ unsafe impl<V: Send> Sync for Tail<V> {}
 
 /// A list of chains: the first one's first node, 0 = empty.
 ///
-/// It needs no tag against ABA: a node leaves a list to be used, and comes back after a grace period only, that is, not as
-/// long as a thread that still takes it for the first is pinned. So whoever takes a chain out is pinned.
+/// It needs no tag against ABA: the first node of a chain that is taken out is used next, or goes to the other list; it
+/// comes back to this one as the first of a chain after a grace period only, that is, not as long as a thread that still
+/// takes it for the first is pinned. So whoever takes a chain out is pinned.
 #[derive(Debug, Default)]
 struct ChainList(AtomicU32);
 
@@ -213,8 +214,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     pub(super) fn generation(&self, node: u32) -> u32 {
-        // Relaxed: `AtomicWord::load` came before and acquired what `allocate` released: whoever saw the word of a
-        // newer timer sees its generation or a newer one.
+        // Relaxed: `AtomicWord::load` came before and acquired what `publish` released: whoever saw the word of a newer
+        // timer sees its generation or a newer one.
         self.tail(node).generation.load(Relaxed)
     }
 
@@ -282,7 +283,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         head.key.with_mut(|place| unsafe { (*place).write(key) });
         // SAFETY: as above.
         tail.value.with_mut(|place| unsafe { (*place).write(value) });
-        // Relaxed: published by the word, next line, and by the link.
+        // Relaxed: published by the link, and by the word when it turns pending.
         tail.hash.store(hash, Relaxed);
         head.word.allocate(deadline, !matches!(repeats, Repeats::Never));
         if let Repeats::Every(period) = repeats {
@@ -312,7 +313,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         loop {
             let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
             let generation = &self.tail(node).generation;
-            // Relaxed: the node is ours; published by the word.
+            // Relaxed: the node is ours; published with the word, by `AtomicWord::publish`.
             let next = generation.load(Relaxed) + 1;
             generation.store(next, Relaxed);
             // A node whose generations are used up stays out of use, so that no handle ever matches a later timer.
