@@ -9,6 +9,7 @@ mod locked;
 mod moka;
 mod pingora;
 mod shardwheel;
+mod shardwheel_batch;
 mod shardwheel_handle;
 mod task;
 mod tokio_sleep;
@@ -23,6 +24,7 @@ pub(crate) use delay_queue::DelayQueueKey;
 pub(crate) use delay_queue_handle::DelayQueueHandle;
 pub(crate) use hash_wheel::HashWheel;
 pub(crate) use pingora::Pingora;
+pub(crate) use shardwheel_batch::ShardwheelBatch;
 pub(crate) use shardwheel_handle::ShardwheelHandle;
 pub(crate) use tokio_sleep::TokioSleep;
 pub(crate) use tokio_sleep_handle::TokioSleepHandle;
@@ -58,6 +60,7 @@ fn by_handle<C: Contender>(name: &'static str) -> Entry {
 pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
     vec![
         by_key::<Shardwheel<S>>("shardwheel"),
+        by_key::<ShardwheelBatch<S>>("shardwheel-batch"),
         by_key::<TokioTask<S>>("tokio-task"),
         by_key::<TokioSleep<S>>("tokio-sleep"),
         by_key::<DelayQueueKey<S>>("delay-queue"),
