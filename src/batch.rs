@@ -25,7 +25,8 @@ where
     /// [`schedule_with`](Self::schedule_with) for many, with one reading of the clock, and faster: what the calls would wait
     /// for one after the other is fetched side by side. The answers are those of the single calls in order.
     ///
-    /// A batch is not a transaction: other threads may see some of it done and some not. It pays from about ten timers on.
+    /// A batch is not a transaction: other threads may see some of it done and some not, and each key's answer is exact for
+    /// itself. It pays from about ten timers on.
     ///
     /// # Errors
     /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with): one that finds no room gives key and

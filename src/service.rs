@@ -260,6 +260,12 @@ fn wait_for_readers() -> bool {
     if epoch::is_pinned() {
         return false;
     }
+    // A thread in its last breath has no handle of its own in crossbeam any more: it cannot tell whether it holds a guard.
+    let probe = epoch::pin();
+    if !epoch::is_pinned() {
+        return false;
+    }
+    drop(probe);
     // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
     let (present, gone) = mpsc::channel::<()>();
     epoch::pin().defer(move || drop(present));
