@@ -70,6 +70,7 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// A timer has ended, other than by expiry in a worker's batch.
+    #[inline]
     pub(crate) fn count_end(&self, ordinal: &Ordinal, event: Event) {
         self.counters.add(ordinal, event, 1);
         self.capacity.give(ordinal, 1);

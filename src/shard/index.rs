@@ -274,6 +274,7 @@ impl Index {
         1 << self.bucket_bits.load(Relaxed)
     }
 
+    #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
         crate::sync::prefetch(self.buckets.reserve(self.bucket_of(hash)));
     }
@@ -304,6 +305,7 @@ impl Index {
     /// them were found ended, the neighbour in front still leads to the first of them: then nothing came in meanwhile
     /// that this walk has not seen, and what has ended stays so. Otherwise a successor may have come in behind
     /// our back (`schedule` of an existing key), and we look again.
+    #[inline]
     pub(super) fn find<'a, K, V>(
         &'a self,
         slab: &'a Arc<Slab<K, V>>,
@@ -329,6 +331,7 @@ impl Index {
     }
 
     /// Links a tentative node in, in front of all of its order. True if there are others of its order behind it.
+    #[inline]
     pub(super) fn insert<K, V>(
         &self,
         slab: &Arc<Slab<K, V>>,
@@ -352,6 +355,7 @@ impl Index {
     }
 
     /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
+    #[inline]
     pub(super) fn remove<K, V>(
         &self,
         slab: &Arc<Slab<K, V>>,
@@ -420,6 +424,7 @@ impl Index {
     }
 
     /// The nearest usable bucket at or before `hash`; links the hash's own bucket in if nobody has.
+    #[inline]
     fn entrance<'a, K, V>(&'a self, slab: &'a Arc<Slab<K, V>>, hash: u32, access: &Access) -> &'a AtomicLink
     where
         K: Eq + Send + Sync + 'static,
@@ -496,6 +501,7 @@ enum Search<'a> {
 }
 
 /// Looks for the pending timer of a key among the nodes of equal order behind `front`.
+#[inline]
 fn search_run<'a, K, V>(
     slab: &'a Slab<K, V>,
     front: Position<'a>,
@@ -527,6 +533,7 @@ where
 }
 
 /// Takes `position`'s successor, which is marked and leads to `next`, out of the list.
+#[inline]
 fn unlink<K, V>(slab: &Arc<Slab<K, V>>, position: Position<'_>, next: Link, access: &Access) -> bool
 where
     K: Eq + Send + Sync + 'static,
@@ -580,6 +587,7 @@ where
 }
 
 /// The author's part: publishes its linked `node`, which has others of its order behind it if `in_run`.
+#[inline]
 pub(super) fn publish<K, V>(slab: &Slab<K, V>, hash: u32, node: u32, in_run: bool)
 where
     K: Eq + Send + Sync + 'static,

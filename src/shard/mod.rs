@@ -223,6 +223,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         false
     }
 
+    #[inline]
     fn move_to(&self, node: u32, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
         self.slab.head(node).word.reschedule(seen, due.deadline())?;
         // Of a timer that is firing, `fired` will tell the worker.

@@ -1,6 +1,6 @@
 //! An array that grows from any thread without ever moving an item.
 //!
-//! Segment 0 holds the first `1 << FIRST_SEGMENT_BITS` items, each further segment twice as many as the one before it.
+//! The first segment holds `1 << FIRST_SEGMENT_BITS` items, each further one twice as many as the one before it.
 //! A segment is allocated by whoever needs it first and stays until the array is dropped; its memory comes zeroed
 //! from the operating system and costs nothing until it is touched. Growing copies nothing, so no call pays for
 //! the whole.
@@ -18,8 +18,9 @@ pub(crate) unsafe trait Zeroed: Default {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroed for AtomicU64 {}
 
-/// As many segments as have indexes of [`NODE_BITS`](super::hint::NODE_BITS) bits only.
-pub(crate) const SEGMENT_COUNT: usize = (super::hint::NODE_BITS - FIRST_SEGMENT_BITS) as usize;
+/// A segment is known by the leading bit of its indexes, so the first few are not in use; nor are the last, since an index
+/// has [`NODE_BITS`](super::hint::NODE_BITS) bits.
+pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
 /// Items that there is room for.
 pub(crate) const LEN_MAX: u32 = (1 << super::hint::NODE_BITS) - (1 << FIRST_SEGMENT_BITS);
 
@@ -38,14 +39,15 @@ unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
 #[inline]
 const fn locate(index: u32) -> (usize, usize) {
     let counted = index + (1 << FIRST_SEGMENT_BITS);
-    let leading_bit = counted.ilog2();
-    ((leading_bit - FIRST_SEGMENT_BITS) as usize, (counted ^ (1 << leading_bit)) as usize)
+    // Not zero, whatever it is: that spares us a check.
+    let leading_bit = (counted | 1).ilog2();
+    (leading_bit as usize, (counted ^ (1 << leading_bit)) as usize)
 }
 
 /// Items in a segment.
 #[inline]
 const fn segment_len(segment: usize) -> usize {
-    1 << (FIRST_SEGMENT_BITS as usize + segment)
+    1 << segment
 }
 
 impl<T: Zeroed> Segments<T> {
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn indexes_fill_the_segments_without_gap_or_overlap() {
-        let mut expected = (0, 0);
+        let mut expected = (FIRST_SEGMENT_BITS as usize, 0);
         for index in 0..10_000 {
             assert_eq!(locate(index), expected);
             expected.1 += 1;
@@ -140,7 +142,8 @@ mod tests {
                 expected = (expected.0 + 1, 0);
             }
         }
-        assert_eq!(locate(LEN_MAX - 1), (SEGMENT_COUNT - 1, segment_len(SEGMENT_COUNT - 1) - 1));
+        let last = super::super::hint::NODE_BITS as usize - 1;
+        assert_eq!(locate(LEN_MAX - 1), (last, segment_len(last) - 1));
     }
 
     #[test]

@@ -309,6 +309,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// A free node with a new generation.
+    #[inline]
     fn next_usable(&self, access: &Access) -> Option<u32> {
         loop {
             let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
@@ -331,6 +332,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.locals.reserve(ordinal.number()).0.with_mut(|own| change(unsafe { &mut *own }))
     }
 
+    #[inline]
     fn pop_ready(&self, ordinal: &Ordinal) -> Option<u32> {
         self.with_own(ordinal, |own| {
             let node = own.ready;
@@ -387,6 +389,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
+    #[inline]
     pub(super) fn retire(self: &Arc<Self>, node: u32, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
             let limbo = &mut own.limbo;
