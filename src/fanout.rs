@@ -324,7 +324,9 @@ where
         Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, expiry.due, now))),
     };
     let ordinal = thread::ordinal();
-    match shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal)) {
+    // Not under our guard: the value's destructor is the user's.
+    let fired = shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal));
+    match fired {
         Fired::Rearmed => core.counters.add(&ordinal, Event::Rearmed, 1),
         Fired::Ended(node, value) => {
             expiry.node = Some(node);
@@ -342,7 +344,7 @@ fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, no
         Some(tick) => clock.start_of(tick).0,
         None => now.0,
     };
-    period.deadline_ns = period.after(previous_ns, now.0);
+    period.deadline_ns = period.after(previous_ns, clock.start_of(clock.tick_at(now)).0, now.0);
     let due = clock.due_at_nanos(Nanos(period.deadline_ns), now);
     period.tick = due.tick;
     due

@@ -341,7 +341,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
         let (shard, hash) = (self.shard(place), place.hash);
         // A replacement needs no room, and must not take any from others even for a moment.
-        let replaces = core.capacity.is_bounded() && shard.due(hash, |other| *other == key, due.now, access).is_some();
+        let replaces = core.capacity.is_bounded() && shard.holds(hash, |other| *other == key, access);
         let has_room = !replaces && core.capacity.take(access.ordinal);
         if !has_room && !replaces {
             count(Event::Rejected);

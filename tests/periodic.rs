@@ -185,6 +185,28 @@ fn it_keeps_its_place_within_the_capacity() {
     assert_eq!(scheduler.stats().callback_panics, 0);
 }
 
+#[test]
+fn a_new_timer_takes_the_room_of_the_one_that_fires() {
+    let own = Arc::new(OnceLock::<WeakScheduler<u32, ()>>::new());
+    let scheduler_of_callback = Arc::clone(&own);
+    let (scheduler, clock) = Scheduler::builder()
+        .capacity(1)
+        .build_rearming_manual(move |_: &u32, ()| {
+            let scheduler = scheduler_of_callback.get().unwrap().upgrade().unwrap();
+            assert_eq!(scheduler.schedule(1, MS * 5).unwrap(), None);
+            assert!(scheduler.schedule(2, MS).is_err_and(|error| error.is_full()));
+            Next::After(MS)
+        })
+        .unwrap();
+    own.set(scheduler.downgrade()).unwrap();
+    scheduler.schedule(1, MS).unwrap();
+    assert_eq!(clock.advance(MS * 20), 4);
+    assert_eq!((scheduler.stats().callback_panics, scheduler.len()), (0, 1));
+    assert!(scheduler.schedule(2, MS).is_err_and(|error| error.is_full()));
+    assert_eq!(scheduler.cancel(&1), Some(()));
+    assert!(scheduler.schedule(2, MS).is_ok());
+}
+
 /// A scheduler whose callback does to its own timer what the test says, and answers what the test says.
 type Act = dyn Fn(&Scheduler<u32, u32>, &mut u32) -> Next + Send + Sync;
 

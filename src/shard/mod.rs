@@ -337,7 +337,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         unsafe { self.slab.put_value(node, value) };
         match self.slab.head(node).word.fired(next.map(Due::deadline)) {
             Some(deadline) => {
-                self.announce(node, Due { tick: deadline.tick(now), now }, access);
+                // It may have been given its deadline long ago, and missed it: then it is due now.
+                let tick = deadline.tick(now).map(|tick| tick.max(now));
+                self.announce(node, Due { tick, now }, access);
                 Fired::Rearmed
             }
             None => {
@@ -365,6 +367,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     ) -> Option<Option<Tick>> {
         let found = self.index.find(&self.slab, hash, is_key, access)?;
         found.word.is_pending().then(|| found.word.deadline().tick(now))
+    }
+
+    /// True if there is a timer, pending or firing, whose place a new one of this key would take.
+    pub(crate) fn holds(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
+        self.index.find(&self.slab, hash, is_key, access).is_some()
     }
 
     /// When this timer is due, if it is pending: `Some(None)` is never.

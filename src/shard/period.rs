@@ -45,16 +45,18 @@ pub(crate) struct Period<V> {
 }
 
 impl<V> Period<V> {
-    /// The exact deadline after `previous_ns`, at a time when a run has ended.
-    pub(crate) fn after(&self, previous_ns: u64, now_ns: u64) -> u64 {
+    /// The exact deadline after `previous_ns`, at a time when a run has ended. A deadline is missed if its tick has begun:
+    /// the present one began at `tick_ns`.
+    pub(crate) fn after(&self, previous_ns: u64, tick_ns: u64, now_ns: u64) -> u64 {
         let next = previous_ns.saturating_add(self.length_ns);
-        if next > now_ns {
+        if next > tick_ns {
             return next;
         }
         match self.missed {
             MissedTicks::Burst => next,
             MissedTicks::Skip => {
-                next.saturating_add((now_ns - next) / self.length_ns * self.length_ns + self.length_ns)
+                let missed = (tick_ns - next) / self.length_ns + 1;
+                next.saturating_add(missed.saturating_mul(self.length_ns))
             }
             MissedTicks::Delay => now_ns.saturating_add(self.length_ns),
         }
@@ -68,19 +70,19 @@ mod tests {
     #[test]
     fn a_period_goes_on_from_its_last_deadline() {
         let period = |missed| Period { copy: |&()| (), length_ns: 10, missed, deadline_ns: 0, tick: None };
-        // Previous deadline, now, and what follows: skipping, in a burst, delayed.
+        // Previous deadline, the present tick's beginning, now, and what follows: skipping, in a burst, delayed.
         let cases = [
-            (100, 100, [110, 110, 110]),
-            (100, 109, [110, 110, 110]),
-            (100, 110, [120, 110, 120]),
-            (100, 119, [120, 110, 129]),
-            (100, 120, [130, 110, 130]),
-            (100, 1005, [1010, 110, 1015]),
-            (u64::MAX - 5, u64::MAX - 1, [u64::MAX; 3]),
+            (100, 100, 100, [110, 110, 110]),
+            (100, 109, 112, [110, 110, 110]),
+            (100, 110, 110, [120, 110, 120]),
+            (100, 118, 119, [120, 110, 129]),
+            (100, 120, 120, [130, 110, 130]),
+            (100, 1005, 1005, [1010, 110, 1015]),
+            (u64::MAX - 5, u64::MAX - 1, u64::MAX - 1, [u64::MAX; 3]),
         ];
-        for (previous, now, expected) in cases {
+        for (previous, tick, now, expected) in cases {
             let policies = [MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
-            assert_eq!(policies.map(|missed| period(missed).after(previous, now)), expected, "{previous} {now}");
+            assert_eq!(policies.map(|missed| period(missed).after(previous, tick, now)), expected, "{previous} {now}");
         }
     }
 }
