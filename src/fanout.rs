@@ -112,6 +112,7 @@ struct Expiry<V> {
     /// Taken when the callback runs.
     value: Option<V>,
     due: Option<Tick>,
+    is_due: IsDue,
     repeats: bool,
 }
 
@@ -127,7 +128,6 @@ struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: Arc<Core<K, V>>,
     runner: Arc<Runner<K, V>>,
     shard: usize,
-    is_due: IsDue,
     expiries: Vec<Expiry<V>>,
 }
 
@@ -178,16 +178,16 @@ where
     core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
     let mut claims = claims.drain(..);
     while claims.len() > 0 {
-        let expiries = claims.by_ref().take(BATCH_MAX).map(Expiry::from).collect();
-        execute(Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, is_due, expiries });
+        let expiries = claims.by_ref().take(BATCH_MAX).map(|claim| Expiry::new(claim, is_due)).collect();
+        execute(Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, expiries });
     }
 }
 
-impl<V> From<Claim<V>> for Expiry<V> {
-    fn from(claim: Claim<V>) -> Self {
+impl<V> Expiry<V> {
+    fn new(claim: Claim<V>, is_due: IsDue) -> Self {
         let repeats = claim.repeats;
         let (node, value, due) = claim.into_parts();
-        Self { node: Some(node), value: Some(value), due, repeats }
+        Self { node: Some(node), value: Some(value), due, is_due, repeats }
     }
 }
 
@@ -213,7 +213,7 @@ where
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     fn run_in_order(mut self) {
         self.record_lateness();
-        let Self { core, runner, shard, expiries, .. } = &mut self;
+        let Self { core, runner, shard, expiries } = &mut self;
         expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
@@ -221,17 +221,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// while a thread is free.
     fn run_in_parallel(mut self) {
         self.record_lateness();
-        let Self { core, runner, shard, expiries, .. } = &mut self;
+        let Self { core, runner, shard, expiries } = &mut self;
         split(expiries, &|expiry| run_one(core, runner, *shard, expiry));
     }
 
     fn record_lateness(&self) {
-        if self.is_due == IsDue::No {
-            return;
-        }
         let clock = &self.core.clock;
         let now = clock.now();
-        let due = self.expiries.iter().filter_map(|expiry| expiry.due);
+        let due = self.expiries.iter().filter(|expiry| expiry.is_due == IsDue::Yes).filter_map(|expiry| expiry.due);
         let lateness = due.map(|tick| clock.start_of(tick)).map(|due| now.0.saturating_sub(due.0));
         self.core.reports[self.shard].lateness.record(lateness);
     }
@@ -321,7 +318,9 @@ where
     let next = match comeback {
         Comeback::AsAnswered(Next::Done) => None,
         Comeback::AsAnswered(Next::After(delay)) => Some(clock.due_after(now, delay, shard.hand())),
-        Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, expiry.due, now))),
+        Comeback::AtItsRate => {
+            Some(shard.with_period(&node, |period| next_run(clock, period, expiry.due, expiry.is_due, now)))
+        }
     };
     let ordinal = thread::ordinal();
     // Not under our guard: the value's destructor is the user's.
@@ -336,15 +335,17 @@ where
     }
 }
 
-/// The next run of a periodic timer that was due at `previous`.
-fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, now: Nanos) -> Due {
+/// The next run of a periodic timer that was due at `previous`. If it ran ahead of that, it runs then, too.
+fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, is_due: IsDue, now: Nanos) -> Due {
     let previous_ns = match previous {
         Some(tick) if period.tick == Some(tick) => period.deadline_ns,
         // It was moved: its rate goes on from where it was moved to.
         Some(tick) => clock.start_of(tick).0,
         None => now.0,
     };
-    period.deadline_ns = period.after(previous_ns, clock.start_of(clock.tick_at(now)).0, now.0);
+    let tick_ns = clock.start_of(clock.tick_at(now)).0;
+    let is_ahead = is_due == IsDue::No && previous_ns > tick_ns;
+    period.deadline_ns = if is_ahead { previous_ns } else { period.after(previous_ns, tick_ns, now.0) };
     let due = clock.due_at_nanos(Nanos(period.deadline_ns), now);
     period.tick = due.tick;
     due

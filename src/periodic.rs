@@ -22,7 +22,8 @@ where
     /// what becomes of the deadlines that pass meanwhile.
     ///
     /// It goes on until it is cancelled or replaced; a callback that panics does not end it. Between two runs it is a timer as
-    /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there. While its
+    /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is
+    /// one run more. While its
     /// callback runs it is not pending, but can be reached: `cancel` answers `None` and there are no more runs;
     /// `reschedule` answers true and sets the next one. It keeps its place within
     /// [`Builder::capacity`](crate::Builder::capacity) all the time.

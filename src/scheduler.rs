@@ -184,6 +184,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
     /// False: it has fired, is firing, was cancelled, or never was; then nothing changes.
     ///
+    /// A timer that repeats ([`schedule_every`](Self::schedule_every)) and is firing: true, and this is when it comes back.
+    ///
     /// ```
     /// # use shardwheel::Scheduler;
     /// # use std::time::Duration;
@@ -215,7 +217,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is firing,
     /// was cancelled, or never was.
     ///
-    /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later.
+    /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later. One that repeats
+    /// and is firing answers `None`, since its callback has the value, and does not come back.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
