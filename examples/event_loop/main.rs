@@ -93,7 +93,7 @@ impl Report {
     /// False if nobody reads it any more.
     fn next(&mut self, event_loop: &EventLoop<Service>) -> bool {
         self.crons += 1;
-        if self.crons % CRONS_PER_LINE != 0 {
+        if !self.crons.is_multiple_of(CRONS_PER_LINE) {
             return true;
         }
         let Service { clients, accepted, idle, bytes } = &event_loop.state;
