@@ -23,7 +23,7 @@ use event_loop::{EventLoop, FileId, Next, TimeId, sleep_until};
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 /// What keeps a test from hanging; nothing is measured by it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The machine's own lateness: a thread that sleeps a millisecond at a time, and how long that took at worst.
 struct Control {

@@ -23,6 +23,8 @@ const LISTENER: Token = Token(0);
 const EVENTS_MAX: usize = 1024;
 /// Reads from one socket in one turn: a peer that never stops talking must not keep the others waiting.
 const READS_MAX: usize = 16;
+/// A heartbeat is short.
+const BUFFER_BYTES: usize = 512;
 /// How long to wait before accepting again when the system had no file left for it.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -204,7 +206,7 @@ enum State {
 
 /// Reads and forgets, and says how many bytes.
 fn read_some(mut socket: &TcpStream) -> (usize, State) {
-    let mut buffer = [0; 4096];
+    let mut buffer = [0; BUFFER_BYTES];
     let mut bytes = 0;
     for _ in 0..READS_MAX {
         match socket.read(&mut buffer) {
