@@ -15,7 +15,7 @@ const REFILED_MAX: usize = 1024;
 
 pub(super) struct Recency<K, V> {
     limit: usize,
-    /// The last stamp. Each belongs to one entry.
+    /// The last stamp. Each belongs to one entry; 0, an entry's before its first use, to none.
     last: AtomicU64,
     filed: Mutex<Filed<K, V>>,
 }
@@ -24,7 +24,7 @@ type Filed<K, V> = BTreeMap<u64, Arc<Entry<K, V>>>;
 
 impl<K, V> Recency<K, V> {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, last: AtomicU64::new(0), filed: Mutex::default() }
+        Self { limit, last: AtomicU64::new(1), filed: Mutex::default() }
     }
 
     /// Notes a use.
