@@ -182,7 +182,7 @@ where
     /// While the callback runs, its timer is not pending: `contains` answers false and `len` leaves it out. But it can still
     /// be reached by key and by handle: `cancel` answers `None`, since the value is in use, and the timer does not come back;
     /// `reschedule` answers true, and it comes back at that deadline, whatever the callback answers; `schedule` of the same key
-    /// starts a new timer in its place. A callback that panics has answered [`Next::Done`](crate::Next::Done).
+    /// starts a new timer in its place. A callback that panics has answered [`Next::Done`].
     ///
     /// ```
     /// use shardwheel::{Next, Scheduler};

@@ -22,14 +22,19 @@
 //!
 //! - [`Scheduler`] is the service, [`Builder`] its settings, [`Timer`] a handle of one timer.
 //! - [`ManualClock`] moves a scheduler's time by hand, for tests and for replaying the past.
+//! - [`cache::Cache`] is a cache with expiry, an entry limit, and loading; [`rotating`] has maps that expire by the bucket.
 //! - [`wheel::Wheel`] is the timing wheel alone, for an event loop of your own.
 //!
 //! What is promised stands in the README, how it works in ARCHITECTURE.md.
 
 #![deny(missing_docs, missing_debug_implementations)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batch;
 mod builder;
+#[cfg(feature = "cache")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
+pub mod cache;
 mod capacity;
 mod clock;
 mod close;
@@ -42,6 +47,7 @@ mod flags;
 mod lateness;
 mod manual;
 mod periodic;
+pub mod rotating;
 mod runtime;
 mod scheduler;
 mod service;

@@ -1,0 +1,252 @@
+//! The settings of a cache, and their checks.
+
+use super::entry::Entry;
+use super::lifetime::Lifetime;
+use super::loader::Loads;
+use super::stats::Cause;
+use super::store::{IdHasher, Listener, Store};
+use super::{Cache, Now};
+use crate::builder::{self, Pinning};
+use crate::error::BuildError;
+use crate::fanout::Executor;
+use crate::manual::ManualClock;
+use crate::scheduler::Scheduler;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+/// Why a cache could not be built. Nothing is left running.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The TTL of [`Cache::builder`] is zero. Permanent.
+    Ttl(Duration),
+    /// [`Builder::limit`] is 0. Permanent.
+    Limit(usize),
+    /// [`Builder::jitter`] is not at least 0 and less than 1. Permanent.
+    Jitter(f64),
+    /// The scheduler of the timers could not be started: a setting of its own, or a thread that the system refuses.
+    Scheduler(BuildError),
+}
+
+impl fmt::Display for CacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ttl(ttl) => write!(f, "ttl is {ttl:?}; accepted: more than zero (Duration::MAX for no expiry)"),
+            Self::Limit(limit) => write!(f, "limit is {limit}; accepted: 1 or more (leave it out for no limit)"),
+            Self::Jitter(jitter) => write!(f, "jitter is {jitter}; accepted: 0 or more and less than 1 (0.05 is 5 %)"),
+            Self::Scheduler(error) => write!(f, "the scheduler of the timers could not be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CacheError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Scheduler(error) => Some(error),
+            Self::Ttl(_) | Self::Limit(_) | Self::Jitter(_) => None,
+        }
+    }
+}
+
+/// The settings of a [`Cache`]; made by [`Cache::builder`].
+///
+/// ```
+/// use shardwheel::cache::Cache;
+/// use std::time::Duration;
+///
+/// let cache = Cache::builder(Duration::from_secs(60))
+///     .jitter(0.1)
+///     .limit(100_000)
+///     .listener(|key: &u64, value: &String, cause| println!("{key}: {value} left, {cause:?}"))
+///     .build()?;
+/// # drop(cache);
+/// # Ok::<(), shardwheel::cache::CacheError>(())
+/// ```
+#[must_use]
+pub struct Builder<K, V, S = RandomState> {
+    ttl: Duration,
+    jitter: f64,
+    limit: Option<usize>,
+    tick: Duration,
+    shards: usize,
+    executor: Option<Executor>,
+    listener: Option<Listener<K, V>>,
+    hasher: S,
+}
+
+impl<K, V, S> fmt::Debug for Builder<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("ttl", &self.ttl)
+            .field("jitter", &self.jitter)
+            .field("limit", &self.limit)
+            .field("tick", &self.tick)
+            .field("shards", &self.shards)
+            .field("executor", &self.executor)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, V> Builder<K, V> {
+    pub(super) fn new(ttl: Duration) -> Self {
+        Self {
+            ttl,
+            jitter: 0.05,
+            limit: None,
+            tick: Duration::from_millis(10),
+            shards: 1,
+            executor: None,
+            listener: None,
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl<K, V, S> Builder<K, V, S> {
+    /// By how much each TTL is made longer or shorter at random, so that what was inserted together does not expire, and is
+    /// not loaded again, together. Default 0.05, for 5 % either way; accepted 0 (off) or more and less than 1.
+    pub fn jitter(mut self, fraction: f64) -> Self {
+        self.jitter = fraction;
+        self
+    }
+
+    /// The most entries; one more, and the least recently used one leaves. Default: no limit; accepted 1 or more.
+    pub fn limit(mut self, most_entries: usize) -> Self {
+        self.limit = Some(most_entries);
+        self
+    }
+
+    /// The quantum of time in which entries that expired are taken out, as [`crate::Builder::tick`]. Default 10 ms. It has no
+    /// bearing on what is to be seen.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// The shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default 1.
+    pub fn shards(mut self, count: usize) -> Self {
+        self.shards = count;
+        self
+    }
+
+    /// Who takes expired entries out and tells the listener of them. Default: with a listener a rayon pool of the cache's own,
+    /// with a thread per core; without, the workers themselves.
+    pub fn executor(mut self, executor: Executor) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
+    /// Called once for each entry that has left, with how it ended: on the thread that ended it, or on the executor if it
+    /// expired. It may use the cache. A panic is caught and counted.
+    pub fn listener(mut self, listener: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
+    /// How keys are hashed. Default: [`RandomState`], which an attacker who chooses the keys cannot predict.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
+        Builder {
+            ttl: self.ttl,
+            jitter: self.jitter,
+            limit: self.limit,
+            tick: self.tick,
+            shards: self.shards,
+            executor: self.executor,
+            listener: self.listener,
+            hasher,
+        }
+    }
+}
+
+type TimersBuilder<K, V> = builder::Builder<u64, Arc<Entry<K, V>>, BuildHasherDefault<IdHasher>>;
+
+impl<K, V, S> Builder<K, V, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Starts the cache.
+    ///
+    /// # Errors
+    /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
+    pub fn build(self) -> Result<Cache<K, V, S>, CacheError> {
+        self.check()?;
+        let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
+        let store = self.into_store();
+        let expiring = Arc::clone(&store);
+        let timers = timers.build(move |_, entry| expiring.leave(&entry, Cause::Expired));
+        let timers = timers.map_err(CacheError::Scheduler)?;
+        Ok(Cache {
+            store,
+            timers,
+            lifetime,
+            loads: Loads::new(),
+            now: Box::new(Instant::now),
+            last_id: AtomicU64::new(0),
+        })
+    }
+
+    /// A cache without threads, on a clock that stands still until it is moved: for tests. The listener runs on the thread
+    /// that moves the clock; the executor setting is not used.
+    ///
+    /// ```
+    /// use shardwheel::cache::Cache;
+    /// use std::time::Duration;
+    ///
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// clock.advance(Duration::from_secs(59));
+    /// assert_eq!(cache.get("a"), Some(1));
+    /// clock.advance(Duration::from_secs(1));
+    /// assert_eq!(cache.get("a"), None);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build_manual(self) -> Result<(Cache<K, V, S>, ManualClock), CacheError> {
+        self.check()?;
+        let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
+        let store = self.into_store();
+        let expiring = Arc::clone(&store);
+        let timers = timers.build_manual(move |_, entry| expiring.leave(&entry, Cause::Expired));
+        let (timers, clock) = timers.map_err(CacheError::Scheduler)?;
+        let time = clock.clone();
+        let now: Now = Box::new(move || time.now());
+        Ok((Cache { store, timers, lifetime, loads: Loads::new(), now, last_id: AtomicU64::new(0) }, clock))
+    }
+
+    fn check(&self) -> Result<(), CacheError> {
+        if self.ttl.is_zero() {
+            return Err(CacheError::Ttl(self.ttl));
+        }
+        if self.limit == Some(0) {
+            return Err(CacheError::Limit(0));
+        }
+        // Not a number is in no range.
+        if !(0.0..1.0).contains(&self.jitter) {
+            return Err(CacheError::Jitter(self.jitter));
+        }
+        Ok(())
+    }
+
+    fn timers(&self) -> TimersBuilder<K, V> {
+        let builder = Scheduler::builder().tick(self.tick).shards(self.shards).pinning(Pinning::Off);
+        let builder = builder.hasher(BuildHasherDefault::default());
+        match (&self.executor, &self.listener) {
+            (Some(executor), _) => builder.executor(executor.clone()),
+            // Nothing of the user's runs, but destructors: not worth a pool.
+            (None, None) => builder.executor(Executor::Inline),
+            (None, Some(_)) => builder,
+        }
+    }
+
+    fn into_store(self) -> Arc<Store<K, V, S>> {
+        Arc::new(Store::new(self.hasher, self.limit, self.listener))
+    }
+}

@@ -1,0 +1,56 @@
+//! One entry, and what decides about it.
+//!
+//! An entry belongs to its timer: the timer's value is what keeps it alive, the map refers to it weakly. Who gets the
+//! entry out of the scheduler, by cancelling the timer or because it fired, ends it; the scheduler gives it to one only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+pub(super) struct Entry<K, V> {
+    /// Its identity, and the key of its timer. No two entries of a cache ever have the same.
+    pub(super) id: u64,
+    pub(super) key: Arc<K>,
+    pub(super) value: V,
+    /// `None`: never.
+    pub(super) deadline: Option<Instant>,
+    pub(super) mark: Mark,
+    ended: AtomicBool,
+}
+
+/// When an entry was last used; see `recency.rs`.
+#[derive(Default)]
+pub(super) struct Mark {
+    /// The stamp of the last use.
+    pub(super) used: AtomicU64,
+    /// The stamp under which it is filed, 0 if it is not. Changed under the lock only.
+    pub(super) filed: AtomicU64,
+}
+
+impl<K, V> Entry<K, V> {
+    pub(super) fn new(id: u64, key: K, value: V, deadline: Option<Instant>) -> Self {
+        Self { id, key: Arc::new(key), value, deadline, mark: Mark::default(), ended: AtomicBool::new(false) }
+    }
+
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Relaxed: the order with what comes after is the business of `Store::leave` and its peers.
+    pub(super) fn set_ended(&self) {
+        self.ended.store(true, Relaxed);
+    }
+
+    /// Relaxed: as in `set_ended`.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// The value of an entry that has left; a clone, if somebody is reading it.
+    pub(super) fn into_value(entry: Arc<Self>) -> V
+    where
+        V: Clone,
+    {
+        Arc::try_unwrap(entry).map_or_else(|entry| entry.value.clone(), |entry| entry.value)
+    }
+}

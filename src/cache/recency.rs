@@ -1,0 +1,89 @@
+//! The order of use, for caches with a limit.
+//!
+//! Readers only stamp: each use stores the next number in the entry (none, if the entry was the last one used anyway).
+//! The entries are filed by a stamp that they had once; one that was used since is found too far ahead, and is filed anew
+//! by its present stamp when it comes up. The first one that comes up and was not used since is the least recently used:
+//! all others are filed behind it, so their stamps are larger.
+
+use super::entry::Entry;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Entries that one insertion files anew, at most; a bound on how long the lock is held.
+const REFILED_MAX: usize = 1024;
+
+pub(super) struct Recency<K, V> {
+    limit: usize,
+    /// The last stamp. Each belongs to one entry; 0, an entry's before its first use, to none.
+    last: AtomicU64,
+    filed: Mutex<Filed<K, V>>,
+}
+
+type Filed<K, V> = BTreeMap<u64, Arc<Entry<K, V>>>;
+
+impl<K, V> Recency<K, V> {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, last: AtomicU64::new(1), filed: Mutex::default() }
+    }
+
+    /// Notes a use.
+    pub(super) fn touch(&self, entry: &Entry<K, V>) {
+        // Relaxed: stamps order uses of one thread, or of threads that are ordered otherwise; nothing is read through them.
+        if entry.mark.used.load(Relaxed) != self.last.load(Relaxed) {
+            entry.mark.used.store(self.last.fetch_add(1, Relaxed) + 1, Relaxed);
+        }
+    }
+
+    /// Takes a new entry in. Who must go for it: no longer filed, but still to be ended.
+    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+        self.touch(entry);
+        let mut filed = self.lock();
+        // `unfile` sets the flag before it takes the lock:
+        // - it had the lock first: we see the flag, and do not file what nobody would take out.
+        // - we had it first: it finds the entry filed.
+        if entry.has_ended() {
+            return None;
+        }
+        put(&mut filed, entry);
+        let victim = if filed.len() > self.limit { pop_least_used(&mut filed) } else { None };
+        drop(filed);
+        // The entry itself is dropped here, without the lock: it may be the last of it, and its destructor the user's.
+        victim.map(|victim| victim.id)
+    }
+
+    /// Forgets an entry that has ended.
+    pub(super) fn unfile(&self, entry: &Entry<K, V>) {
+        let mut filed = self.lock();
+        // The caller holds the entry, so this is not the last of it.
+        // Relaxed: under the lock.
+        filed.remove(&entry.mark.filed.swap(0, Relaxed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filed<K, V>> {
+        self.filed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Files by the present stamp.
+fn put<K, V>(filed: &mut Filed<K, V>, entry: &Arc<Entry<K, V>>) -> u64 {
+    let stamp = entry.mark.used.load(Relaxed);
+    entry.mark.filed.store(stamp, Relaxed);
+    filed.insert(stamp, Arc::clone(entry));
+    stamp
+}
+
+fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
+    let mut least = u64::MAX;
+    for _ in 0..REFILED_MAX {
+        let (stamp, entry) = filed.pop_first()?;
+        if entry.mark.used.load(Relaxed) <= stamp {
+            entry.mark.filed.store(0, Relaxed);
+            return Some(entry);
+        }
+        least = least.min(put(filed, &entry));
+    }
+    let entry = filed.remove(&least)?;
+    entry.mark.filed.store(0, Relaxed);
+    Some(entry)
+}

@@ -1,0 +1,158 @@
+//! The entries by key, and how they enter and leave: all but their timers, whose callback this is.
+
+use super::entry::Entry;
+use super::recency::Recency;
+use super::stats::{Cause, Event, Stats, Tally};
+use crate::error::ScheduleError;
+use crate::scheduler::Scheduler;
+use papaya::{Equivalent, HashMap};
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::{Arc, Weak};
+
+/// An entry's timer, by the entry's id, owns the entry.
+pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<IdHasher>>;
+pub(super) type Started<K, V> = Result<Option<Arc<Entry<K, V>>>, ScheduleError<u64, Arc<Entry<K, V>>>>;
+pub(super) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
+
+pub(super) struct Store<K, V, S> {
+    map: HashMap<Arc<K>, Slot<K, V>, S>,
+    recency: Option<Recency<K, V>>,
+    listener: Option<Listener<K, V>>,
+    tally: Tally,
+}
+
+/// What the map knows of an entry. Weak, because the map frees what was taken out only a while later.
+struct Slot<K, V> {
+    id: u64,
+    entry: Weak<Entry<K, V>>,
+}
+
+/// Looks for a key by what it borrows as.
+struct Sought<'a, Q: ?Sized>(&'a Q);
+
+impl<Q: Hash + ?Sized> Hash for Sought<'_, Q> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl<K: Borrow<Q>, Q: Eq + ?Sized> Equivalent<Arc<K>> for Sought<'_, Q> {
+    fn equivalent(&self, key: &Arc<K>) -> bool {
+        (**key).borrow() == self.0
+    }
+}
+
+/// The scheduler mixes hashes itself, and nobody chooses an id.
+#[derive(Debug, Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+impl<K, V, S> Store<K, V, S> {
+    pub(super) fn count_look_up(&self, found: bool) {
+        self.tally.add(if found { Event::Hit } else { Event::Miss });
+    }
+
+    pub(super) fn count_insertion(&self) {
+        self.tally.add(Event::Inserted);
+    }
+
+    pub(super) fn touch(&self, entry: &Entry<K, V>) {
+        if let Some(recency) = &self.recency {
+            recency.touch(entry);
+        }
+    }
+}
+
+impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
+    pub(super) fn new(hasher: S, limit: Option<usize>, listener: Option<Listener<K, V>>) -> Self {
+        Self { map: HashMap::with_hasher(hasher), recency: limit.map(Recency::new), listener, tally: Tally::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.tally.stats(self.len())
+    }
+
+    /// The entry under `key`; it may have expired.
+    pub(super) fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Arc<Entry<K, V>>>
+    where
+        K: Borrow<Q>,
+    {
+        self.map.pin().get(&Sought(key))?.entry.upgrade()
+    }
+
+    /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there.
+    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+        let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
+        let replaced = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| slot.id);
+        // The timer may have fired before we published, and looked for the entry in vain. We publish, then look at the flag;
+        // it sets the flag, then looks into the map (`leave`). Of two sequentially consistent fences one is first:
+        // - ours: the timer's look finds the entry.
+        // - the timer's: we see the flag.
+        fence(SeqCst);
+        if entry.has_ended() {
+            self.unpublish(entry);
+        }
+        replaced
+    }
+
+    /// Takes whatever is under `key` out of the map. Its id: its timer still runs, unless somebody else ends it right now.
+    pub(super) fn withdraw<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
+        self.map.pin().remove(&Sought(key)).map(|slot| slot.id)
+    }
+
+    /// Files a new entry by its use. The id of the one that must go for it.
+    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+        self.recency.as_ref()?.file(entry)
+    }
+
+    /// The end of an entry, for the one who has ended its timer.
+    pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) {
+        entry.set_ended();
+        // See `publish`.
+        fence(SeqCst);
+        self.unpublish(entry);
+        if let Some(recency) = &self.recency {
+            recency.unfile(entry);
+        }
+        self.tally.add(Event::Ended(cause));
+        self.tell(entry, cause);
+    }
+
+    /// Takes this entry out of the map, and no other one of its key.
+    fn unpublish(&self, entry: &Entry<K, V>) {
+        let _ = self.map.pin().remove_if(&entry.key, |_, slot| slot.id == entry.id);
+    }
+
+    fn tell(&self, entry: &Entry<K, V>, cause: Cause) {
+        let Some(listener) = &self.listener else { return };
+        let told = catch_unwind(AssertUnwindSafe(|| listener(&entry.key, &entry.value, cause)));
+        if let Err(payload) = told {
+            // Its destructor might panic in turn.
+            std::mem::forget(payload);
+            self.tally.add(Event::ListenerPanicked);
+        }
+    }
+}

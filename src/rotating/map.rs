@@ -1,0 +1,109 @@
+//! The map that its owner rotates. Plain data: no threads, no clock.
+
+use super::error::RotatingError;
+use std::borrow::Borrow;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::Hash;
+
+pub(super) const BUCKETS_MAX: usize = 1 << 16;
+
+/// A map of k buckets, for one owner: what was not inserted again since k rotations leaves with its bucket.
+///
+/// Look-ups try the buckets in turn, newest first: O(k). Each key is in one bucket at most.
+///
+/// ```
+/// use shardwheel::rotating::RotatingMap;
+///
+/// let mut pending = RotatingMap::new(2)?;
+/// pending.insert(17, "request");
+/// assert_eq!(pending.rotate(), [], "one rotation: it is in the oldest bucket now");
+/// assert_eq!(pending.get(&17), Some(&"request"));
+/// assert_eq!(pending.rotate(), [(17, "request")]);
+/// # Ok::<(), shardwheel::rotating::RotatingError>(())
+/// ```
+pub struct RotatingMap<K, V> {
+    /// Newest first; never empty.
+    buckets: VecDeque<HashMap<K, V>>,
+}
+
+impl<K, V> fmt::Debug for RotatingMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.buckets.iter().map(HashMap::len)).finish()
+    }
+}
+
+impl<K, V> RotatingMap<K, V> {
+    /// An empty map of `buckets` buckets.
+    ///
+    /// # Errors
+    /// [`RotatingError::Buckets`] unless there are 2 to 65,536: with a single one, an entry could leave at once.
+    pub fn new(buckets: usize) -> Result<Self, RotatingError> {
+        if !(2..=BUCKETS_MAX).contains(&buckets) {
+            return Err(RotatingError::Buckets(buckets));
+        }
+        Ok(Self { buckets: (0..buckets).map(|_| HashMap::new()).collect() })
+    }
+
+    /// The number of buckets.
+    pub fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// The number of entries. O(k).
+    pub fn len(&self) -> usize {
+        self.buckets.iter().map(HashMap::len).sum()
+    }
+
+    /// True if there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.iter().all(HashMap::is_empty)
+    }
+
+    /// What the next rotation will take out, in no order.
+    pub fn oldest(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.buckets.iter().last().into_iter().flatten()
+    }
+
+    /// Takes the oldest bucket off and puts an empty one in front. The entries of the one that is off, in no order.
+    ///
+    /// The new bucket begins with no memory: O(entries that leave), and nothing of a spike is kept.
+    pub fn rotate(&mut self) -> Vec<(K, V)> {
+        let dead = self.buckets.pop_back().unwrap_or_default();
+        self.buckets.push_front(HashMap::new());
+        dead.into_iter().collect()
+    }
+}
+
+impl<K: Hash + Eq, V> RotatingMap<K, V> {
+    /// Puts an entry into the newest bucket. The value that was under this key, in whatever bucket, comes back.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let old = self.remove(&key);
+        self.buckets[0].insert(key, value);
+        old
+    }
+
+    /// The value of `key`. Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.buckets.iter().find_map(|bucket| bucket.get(key))
+    }
+
+    /// True if there is an entry under `key`.
+    pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// Takes an entry out.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.buckets.iter_mut().find_map(|bucket| bucket.remove(key))
+    }
+}

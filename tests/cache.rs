@@ -1,0 +1,872 @@
+//! `Cache`: the behaviour of go-zero's cache and of TTL maps, and the faults of theirs that we do not have.
+
+#![cfg(all(feature = "cache", not(feature = "loom")))]
+
+mod support;
+
+use proptest::prelude::*;
+use shardwheel::cache::{Cache, CacheError, Cause, LoadError, Stats};
+use shardwheel::{Executor, Job, ManualClock};
+use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{
+    Ends, Gate, HOUR, Ledger, MS, Opener, PATIENCE, Random, Token, eventually, hush_callbacks, ignore, lock, ms, start,
+    within,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Numbers = Cache<u64, u64>;
+/// What a listener heard.
+type Log = Arc<Mutex<Vec<(u64, u64, Cause)>>>;
+
+/// Exact times: no jitter.
+fn manual(ttl: Duration) -> (Numbers, ManualClock) {
+    Cache::builder(ttl).jitter(0.0).build_manual().expect("the settings are in range")
+}
+
+fn logged(ttl: Duration, limit: Option<usize>) -> (Numbers, ManualClock, Log) {
+    let log = Log::default();
+    let writer = Arc::clone(&log);
+    let builder = Cache::builder(ttl).jitter(0.0);
+    let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
+    let builder = builder.listener(move |&key, &value, cause| lock(&writer).push((key, value, cause)));
+    let (cache, clock) = builder.build_manual().expect("the settings are in range");
+    (cache, clock, log)
+}
+
+fn ends_of(stats: &Stats) -> u64 {
+    stats.expired + stats.replaced + stats.removed + stats.evicted
+}
+
+// Expiry.
+
+#[test]
+fn an_entry_is_there_until_its_deadline_and_not_a_nanosecond_longer() {
+    let (cache, clock) = manual(5 * SECOND);
+    clock.advance(Duration::from_nanos(123_456_789));
+    cache.insert(1, 10);
+    clock.advance(5 * SECOND - Duration::from_nanos(1));
+    assert_eq!((cache.get(&1), cache.contains(&1)), (Some(10), true));
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((cache.get(&1), cache.contains(&1)), (None, false));
+}
+
+/// The TTL maps with a cached clock read up to a second behind.
+#[test]
+fn no_expired_value_is_to_be_seen_not_even_within_the_tick() {
+    let builder = Cache::builder(SECOND).jitter(0.0).tick(HOUR);
+    let (cache, clock) = builder.build_manual().unwrap();
+    (1..5).for_each(|key| ignore(cache.insert(key, 10)));
+    clock.advance(SECOND);
+    assert_eq!(cache.len(), 4, "the tick is not over");
+    assert_eq!((cache.get(&1), cache.contains(&1)), (None, false));
+    assert_eq!(cache.insert(2, 11), None);
+    assert_eq!(cache.remove(&3), None);
+    assert_eq!(cache.get_or_insert_with(4, || 11), 11);
+    let stats = cache.stats();
+    assert_eq!((stats.expired, stats.replaced, stats.removed), (3, 0, 0), "they expired, whoever took them out");
+    clock.advance(HOUR);
+    assert_eq!((cache.len(), cache.stats().expired), (0, 6));
+}
+
+#[test]
+fn an_entry_has_a_time_of_its_own() {
+    let (cache, clock) = manual(HOUR);
+    cache.insert_with_ttl(1, 10, SECOND);
+    cache.insert_with_ttl(2, 20, 2 * SECOND);
+    cache.insert(3, 30);
+    cache.insert_with_ttl(4, 40, Duration::MAX);
+    cache.insert_with_ttl(5, 50, Duration::ZERO);
+    assert_eq!(cache.get(&5), None);
+    clock.advance(SECOND);
+    assert_eq!([1, 2, 3].map(|key| cache.get(&key)), [None, Some(20), Some(30)]);
+    clock.advance(HOUR);
+    assert_eq!([2, 3].map(|key| cache.get(&key)), [None, None]);
+    clock.advance(1_000_000 * HOUR);
+    assert_eq!((cache.get(&4), cache.len()), (Some(40), 1));
+}
+
+/// go-zero's timers of entries that are kept alive go off a revolution of the wheel late, or early: with 300 slots of a
+/// second and a TTL of 320 s, two in three entries expire 300 s late.
+#[test]
+fn keeping_an_entry_alive_makes_it_neither_late_nor_early() {
+    let (cache, clock, log) = logged(320 * SECOND, None);
+    for seed in 0..50 {
+        let mut random = Random::new(seed);
+        for beat in 0..20 {
+            cache.insert(seed, beat);
+            clock.advance(Duration::from_millis(random.below(320_000)));
+        }
+        cache.insert(seed, 20);
+        let heard = lock(&log).len();
+        clock.advance(320 * SECOND - MS);
+        assert_eq!((cache.get(&seed), lock(&log).len()), (Some(20), heard));
+        clock.advance(11 * MS);
+        assert_eq!((cache.len(), lock(&log).len()), (0, heard + 1), "gone, within a tick");
+    }
+    assert_eq!((cache.stats().replaced, cache.stats().expired), (50 * 20, 50));
+}
+
+#[test]
+fn an_old_timer_never_removes_a_newer_value() {
+    let (cache, clock, log) = logged(HOUR, None);
+    cache.insert_with_ttl(1, 10, SECOND);
+    cache.insert(1, 11);
+    clock.advance(10 * SECOND);
+    assert_eq!((cache.get(&1), cache.len()), (Some(11), 1));
+    cache.remove(&1);
+    cache.insert_with_ttl(1, 12, 2 * HOUR);
+    clock.advance(HOUR);
+    assert_eq!(cache.get(&1), Some(12));
+    assert_eq!(*lock(&log), [(1, 10, Cause::Replaced), (1, 11, Cause::Removed)]);
+}
+
+/// An entry whose timer fired before it was replaced, and whose callback comes late: it ends, the newer one stays.
+#[test]
+fn a_late_callback_of_an_old_timer_leaves_the_newer_value_alone() {
+    let (sender, jobs) = channel::<Job>();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let log = Log::default();
+    let writer = Arc::clone(&log);
+    let cache = Cache::builder(ms(1)).executor(executor).tick(MS);
+    let cache = cache.listener(move |&key, &value, cause| lock(&writer).push((key, value, cause))).build().unwrap();
+    cache.insert(1, 10);
+    let late = jobs.recv_timeout(PATIENCE).expect("the timer fires");
+    assert_eq!(cache.insert_with_ttl(1, 11, HOUR), None);
+    late.run();
+    assert_eq!((cache.get(&1), cache.len()), (Some(11), 1));
+    assert_eq!(*lock(&log), [(1, 10, Cause::Expired)]);
+}
+
+/// go-zero's wheel never catches up with what it missed: everything is later from then on, for ever.
+#[test]
+fn a_stall_makes_nothing_late_that_comes_after_it() {
+    let gate = Arc::new(Gate::default());
+    let stalled = Arc::clone(&gate);
+    let executor = Executor::custom(move |job: Job| {
+        stalled.pass();
+        job.run();
+    });
+    let cache = Cache::builder(ms(5)).jitter(0.0).tick(MS).executor(executor).build().unwrap();
+    let opener = Opener(&gate);
+    cache.insert(0, 0);
+    eventually("the worker is stalled", || gate.arrived() == 1);
+    (1..100).for_each(|key| ignore(cache.insert(key, key)));
+    eventually("none is to be seen", || (0..100).all(|key| !cache.contains(&key)));
+    assert_eq!(cache.len(), 100, "though none was taken out");
+    drop(opener);
+    eventually("all are taken out", || cache.is_empty());
+    assert_eq!(cache.stats().expired, 100);
+}
+
+#[test]
+fn entries_that_were_put_in_together_do_not_expire_together() {
+    let (cache, clock) = Cache::builder(100 * SECOND).build_manual().unwrap();
+    (0..1_000).for_each(|key| ignore(cache.insert_with_ttl(key, key, 100 * SECOND)));
+    clock.advance(95 * SECOND - MS);
+    assert_eq!(cache.len(), 1_000);
+    let moments = std::iter::from_fn(|| clock.advance_to_next()).count();
+    assert!(moments > 400, "{moments} moments of 1,000 ticks");
+    assert_eq!(cache.len(), 0);
+    let (cache, clock) = Cache::builder(100 * SECOND).build_manual().unwrap();
+    (0..1_000).for_each(|key| ignore(cache.insert(key, key)));
+    clock.advance(105 * SECOND + 10 * MS);
+    assert_eq!(cache.len(), 0, "5 % more at most");
+}
+
+// Whatever ends an entry ends its timer.
+
+#[test]
+fn no_timer_outlives_its_entry() {
+    let builder = Cache::builder(HOUR).jitter(0.0).limit(1);
+    let (cache, clock) = builder.build_manual().unwrap();
+    cache.insert(1, 10);
+    cache.insert(2, 20);
+    cache.insert(2, 21);
+    cache.remove(&2);
+    let ends = (cache.stats().evicted, cache.stats().replaced, cache.stats().removed);
+    assert_eq!(ends, (1, 1, 1));
+    assert_eq!(clock.advance_to_next(), None, "nothing is pending");
+}
+
+#[test]
+fn each_entry_ends_once_and_the_listener_hears_why() {
+    let (cache, clock, log) = logged(10 * SECOND, Some(2));
+    cache.insert(1, 10);
+    cache.insert(1, 11);
+    cache.insert(2, 20);
+    cache.insert(3, 30);
+    assert_eq!(cache.remove(&3), Some(30));
+    assert_eq!(cache.remove(&3), None);
+    clock.advance(HOUR);
+    let heard = [(1, 10, Cause::Replaced), (1, 11, Cause::Evicted), (3, 30, Cause::Removed), (2, 20, Cause::Expired)];
+    assert_eq!(*lock(&log), heard);
+    let stats = cache.stats();
+    assert_eq!((stats.replaced, stats.evicted, stats.removed, stats.expired), (1, 1, 1, 1));
+    assert_eq!((stats.inserted, stats.entries), (4, 0));
+}
+
+/// go-zero's wheel hangs when a callback sets a timer.
+#[test]
+fn a_listener_may_use_the_cache() {
+    within(PATIENCE, "a listener that inserts", || {
+        let own = Arc::new(OnceLock::<Weak<Numbers>>::new());
+        let seen = Arc::clone(&own);
+        let builder = Cache::builder(SECOND).jitter(0.0).limit(2).listener(move |&key, &value, cause| {
+            let cache = seen.get().and_then(Weak::upgrade).expect("the cache is there");
+            if cause == Cause::Expired || cause == Cause::Removed {
+                cache.insert(key, value + 1);
+            }
+            assert_eq!(cache.get(&(key + 100)), None);
+        });
+        let (cache, clock) = builder.build_manual().unwrap();
+        let cache = Arc::new(cache);
+        own.set(Arc::downgrade(&cache)).unwrap();
+        cache.insert(1, 0);
+        clock.advance(10 * SECOND + 990 * MS);
+        assert_eq!(cache.get(&1), Some(10), "each time it expired it came back");
+        assert_eq!((cache.remove(&1), cache.get(&1)), (Some(10), Some(11)));
+        (2..9).for_each(|key| ignore(cache.insert(key, 0)));
+        assert_eq!((cache.len(), cache.stats().listener_panics), (2, 0));
+    });
+}
+
+#[test]
+fn a_panicking_listener_stops_nothing() {
+    hush_callbacks();
+    let builder = Cache::builder(SECOND).jitter(0.0).limit(2).listener(|_: &u64, _: &u64, _| panic!("on purpose"));
+    let (cache, clock) = builder.build_manual().unwrap();
+    cache.insert(1, 10);
+    assert_eq!(cache.insert(1, 11), Some(10));
+    cache.insert(2, 20);
+    cache.insert(3, 30);
+    assert_eq!(cache.remove(&2), Some(20));
+    clock.advance(2 * SECOND);
+    let stats = cache.stats();
+    assert_eq!((stats.listener_panics, ends_of(&stats), stats.entries), (4, 4, 0));
+    cache.insert(4, 40);
+    assert_eq!(cache.get(&4), Some(40));
+}
+
+// The limit.
+
+#[test]
+fn the_least_recently_used_entry_makes_room() {
+    let cache = Cache::builder(HOUR).limit(2).build().unwrap();
+    cache.insert("a", 1);
+    cache.insert("b", 2);
+    assert_eq!(cache.get("a"), Some(1));
+    cache.insert("d", 4);
+    assert_eq!(["a", "b", "d"].map(|key| cache.contains(key)), [true, false, true]);
+}
+
+#[test]
+fn a_look_without_a_use_keeps_nothing_and_a_replacement_needs_no_room() {
+    let cache = Cache::builder(HOUR).limit(3).build().unwrap();
+    (1..=3).for_each(|key| ignore(cache.insert(key, key)));
+    assert!(cache.contains(&1));
+    assert_eq!(cache.insert(2, 20), Some(2), "a use, and no room");
+    assert_eq!((cache.len(), cache.stats().evicted), (3, 0));
+    (4..=5).for_each(|key| ignore(cache.insert(key, key)));
+    assert_eq!([1, 2, 3, 4, 5].map(|key| cache.contains(&key)), [false, true, false, true, true]);
+}
+
+/// Against a list in the order of use. A thousand entries are all read between two insertions, which is as far as
+/// exactness is promised.
+#[test]
+fn the_order_of_use_is_exact_for_one_thread() {
+    for limit in [1, 2, 10, 1_000] {
+        let cache = Cache::builder(HOUR).limit(limit).build().unwrap();
+        let mut used = Vec::new();
+        let mut random = Random::new(limit as u64);
+        for round in 0..300 {
+            for _ in 0..random.below(2 * limit as u64) {
+                let key = random.below(2 * limit as u64);
+                if cache.get(&key).is_some() {
+                    used.retain(|&other| other != key);
+                    used.push(key);
+                }
+            }
+            let key = random.below(3 * limit as u64);
+            cache.insert(key, round);
+            used.retain(|&other| other != key);
+            used.push(key);
+            if used.len() > limit {
+                let victim = used.remove(0);
+                assert!(!cache.contains(&victim), "limit {limit}, round {round}: {victim} should have gone");
+            }
+            assert_eq!(cache.len(), used.len());
+        }
+    }
+}
+
+/// However many were read, an insertion does a bounded amount of work, and one that was not used lately goes.
+#[test]
+fn beyond_a_thousand_reads_an_old_entry_goes() {
+    const LIMIT: u64 = 5_000;
+    let cache = Cache::builder(HOUR).limit(LIMIT as usize).build().unwrap();
+    (0..LIMIT).for_each(|key| ignore(cache.insert(key, key)));
+    (0..LIMIT).rev().for_each(|key| assert_eq!(cache.get(&key), Some(key)));
+    cache.insert(LIMIT, LIMIT);
+    assert_eq!(cache.len(), LIMIT as usize);
+    let gone = (0..LIMIT).find(|key| !cache.contains(key));
+    assert_eq!(gone, Some(1_023), "of the 1,024 that came up, the one read first");
+}
+
+// Loading.
+
+/// Starts `count` threads that ask for key 1 while the load behind `gate` is under way; what they got.
+fn ask_together<R: Send + 'static>(
+    count: usize,
+    cache: &Arc<Numbers>,
+    gate: &Gate,
+    ask: impl Fn(&Numbers) -> R + Send + Sync + 'static,
+) -> Vec<thread::Result<R>> {
+    let ask = Arc::new(ask);
+    let spawn = || {
+        let (cache, ask) = (Arc::clone(cache), Arc::clone(&ask));
+        thread::spawn(move || ask(&cache))
+    };
+    let opener = Opener(gate);
+    let mut threads = vec![spawn()];
+    eventually("one is loading", || gate.arrived() == 1);
+    threads.extend((1..count).map(|_| spawn()));
+    eventually("all have asked", || cache.stats().misses == count as u64);
+    thread::sleep(20 * MS);
+    drop(opener);
+    threads.into_iter().map(|thread| thread.join()).collect()
+}
+
+#[test]
+fn a_value_is_loaded_once_however_many_ask() {
+    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
+    let answers = ask_together(8, &cache, &gate, move |cache| {
+        cache.get_or_insert_with(1, || {
+            shut.pass();
+            count.fetch_add(1, SeqCst) as u64
+        })
+    });
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == 0));
+    assert_eq!((loads.load(SeqCst), cache.stats().inserted), (1, 1));
+}
+
+/// The same in a rush: some come while it is loaded, some a moment too late to wait.
+#[test]
+fn a_value_is_loaded_once_by_threads_in_a_rush() {
+    for round in 0..500 {
+        let cache = Cache::builder(HOUR).build().unwrap();
+        let loads = AtomicU64::new(0);
+        let barrier = std::sync::Barrier::new(4);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    assert_eq!(cache.get_or_insert_with(round, || loads.fetch_add(1, SeqCst)), 0);
+                });
+            }
+        });
+        assert_eq!(loads.load(SeqCst), 1, "round {round}");
+    }
+}
+
+#[test]
+fn an_error_reaches_all_that_waited_and_stores_nothing() {
+    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
+    let answers = ask_together(8, &cache, &gate, move |cache| {
+        cache.get_or_try_insert_with(1, || {
+            shut.pass();
+            count.fetch_add(1, SeqCst);
+            Err("it is not there")
+        })
+    });
+    for answer in answers {
+        let error = answer.unwrap().unwrap_err();
+        assert!(matches!(&error, LoadError::Failed(error) if **error == "it is not there"));
+        assert_eq!(error.to_string(), "the value could not be loaded: it is not there");
+    }
+    assert_eq!((loads.load(SeqCst), cache.len(), cache.stats().inserted), (1, 0, 0));
+    assert_eq!(cache.get_or_try_insert_with(1, || Ok::<_, Infallible>(5)).unwrap(), 5, "the next one asks again");
+}
+
+#[test]
+fn those_who_wait_for_a_loader_that_panics_get_an_error_and_the_next_asks_again() {
+    hush_callbacks();
+    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
+    let shut = Arc::clone(&gate);
+    let mut answers = ask_together(8, &cache, &gate, move |cache| {
+        cache.get_or_try_insert_with::<Infallible>(1, || {
+            shut.pass();
+            panic!("on purpose")
+        })
+    });
+    assert!(answers.remove(0).is_err(), "the loader's own panic goes on");
+    assert!(answers.into_iter().all(|answer| matches!(answer.unwrap(), Err(LoadError::Panicked))));
+    assert_eq!(cache.len(), 0);
+    assert_eq!(cache.get_or_insert_with(1, || 5), 5);
+}
+
+#[test]
+fn without_an_error_to_return_another_loader_steps_in() {
+    hush_callbacks();
+    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
+    let (shut, loads) = (Arc::clone(&gate), AtomicU64::new(0));
+    let mut answers = ask_together(8, &cache, &gate, move |cache| {
+        cache.get_or_insert_with(1, || {
+            shut.pass();
+            assert!(loads.fetch_add(1, SeqCst) > 0, "on purpose");
+            5
+        })
+    });
+    assert!(answers.remove(0).is_err());
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == 5));
+    assert_eq!((gate.arrived(), cache.stats().inserted), (2, 1));
+}
+
+#[test]
+fn those_who_wait_for_an_error_of_another_type_load_themselves() {
+    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
+    let (shut, asked) = (Arc::clone(&gate), AtomicU64::new(0));
+    let mut answers = ask_together(2, &cache, &gate, move |cache| {
+        if asked.fetch_add(1, SeqCst) == 0 {
+            let failing = || {
+                shut.pass();
+                Err("no")
+            };
+            return cache.get_or_try_insert_with(1, failing).map_err(drop);
+        }
+        cache.get_or_try_insert_with(1, || Ok::<_, Infallible>(5)).map_err(drop)
+    });
+    assert_eq!(answers.remove(0).unwrap(), Err(()));
+    assert_eq!(answers.remove(0).unwrap(), Ok(5));
+}
+
+#[test]
+fn a_loader_may_use_the_cache_even_for_its_own_key() {
+    within(PATIENCE, "a loader that asks the cache", || {
+        let (cache, _clock) = manual(HOUR);
+        let outer =
+            cache.get_or_insert_with(1, || cache.get_or_insert_with(1, || 4) + cache.get_or_insert_with(2, || 2));
+        assert_eq!((outer, cache.get(&1), cache.get(&2)), (6, Some(6), Some(2)));
+    });
+}
+
+// Settings and figures.
+
+#[test]
+fn bad_settings_are_errors_that_say_what_is_accepted() {
+    let builder = || Cache::<u64, u64>::builder(SECOND);
+    let error = |builder: shardwheel::cache::Builder<u64, u64>| builder.build().unwrap_err();
+    let zero = error(Cache::builder(Duration::ZERO));
+    assert_eq!(zero.to_string(), "ttl is 0ns; accepted: more than zero (Duration::MAX for no expiry)");
+    let none = error(builder().limit(0));
+    assert_eq!(none.to_string(), "limit is 0; accepted: 1 or more (leave it out for no limit)");
+    for jitter in [-0.1, 1.0, f64::NAN, f64::INFINITY] {
+        let error = error(builder().jitter(jitter));
+        assert!(matches!(error, CacheError::Jitter(_)));
+        let text = format!("jitter is {jitter}; accepted: 0 or more and less than 1 (0.05 is 5 %)");
+        assert_eq!(error.to_string(), text);
+    }
+    let shards = error(builder().shards(0));
+    assert!(shards.to_string().contains("shards is 0; accepted: 1 to 1024"), "{shards}");
+    assert!(builder().tick(Duration::ZERO).build_manual().is_err());
+    assert!(Cache::<u64, u64>::builder(Duration::ZERO).build_manual().is_err());
+}
+
+#[test]
+fn the_figures_are_those_of_what_happened() {
+    let (cache, clock) = manual(SECOND);
+    cache.insert(1, 10);
+    cache.get(&1);
+    cache.get(&2);
+    cache.contains(&1);
+    cache.get_or_insert_with(1, || 0);
+    cache.get_or_insert_with(2, || 20);
+    assert_eq!(cache.get_or_try_insert_with(3, || Err::<u64, _>(())).map_err(drop), Err(()));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.inserted, stats.entries), (2, 3, 2, 2));
+    clock.advance(2 * SECOND);
+    assert_eq!((cache.stats().expired, cache.stats().entries, cache.is_empty()), (2, 0, true));
+}
+
+#[test]
+fn keys_are_looked_up_by_what_they_borrow_as() {
+    let cache = Cache::builder(HOUR).hasher(support::OneHash).build().unwrap();
+    cache.insert("one".to_owned(), 1);
+    cache.insert("two".to_owned(), 2);
+    assert_eq!((cache.get("one"), cache.contains("two"), cache.remove("two")), (Some(1), true, Some(2)));
+    assert_eq!((cache.get("two"), cache.len()), (None, 1));
+}
+
+// Memory.
+
+#[test]
+fn a_value_is_dropped_when_its_entry_leaves_not_some_time_later() {
+    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).limit(2).build_manual().unwrap();
+    let value = Arc::new(());
+    let held = || Arc::strong_count(&value) - 1;
+    cache.insert(1, Arc::clone(&value));
+    drop(cache.remove(&1));
+    assert_eq!(held(), 0, "removed");
+    cache.insert(1, Arc::clone(&value));
+    cache.insert(1, Arc::default());
+    assert_eq!(held(), 0, "replaced");
+    cache.insert(2, Arc::clone(&value));
+    (3..5).for_each(|key| drop(cache.insert(key, Arc::default())));
+    assert_eq!(held(), 0, "evicted");
+    cache.insert(6, Arc::clone(&value));
+    clock.advance(2 * SECOND);
+    assert_eq!(held(), 0, "expired");
+    cache.insert(7, Arc::clone(&value));
+    drop(cache);
+    assert_eq!(held(), 0, "dropped with the cache");
+}
+
+#[test]
+fn keys_and_values_are_dropped_once() {
+    let (keys, values) = (Ledger::default(), Ledger::default());
+    let heard = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&heard);
+    let cache = Cache::builder(ms(5)).tick(MS).limit(50).listener(move |_: &Token, _: &Arc<Token>, _| {
+        count.fetch_add(1, SeqCst);
+    });
+    let cache = cache.build().unwrap();
+    thread::scope(|scope| {
+        for caller in 0..4 {
+            let (cache, keys, values) = (&cache, &keys, &values);
+            scope.spawn(move || {
+                let mut random = Random::new(caller);
+                for id in 0..2_000 {
+                    drop(cache.insert(keys.token(random.below(100)), Arc::new(values.token(id))));
+                    drop(cache.remove(&random.below(100)));
+                    drop(cache.get(&random.below(100)));
+                    if id % 500 == 0 {
+                        thread::sleep(ms(8));
+                    }
+                }
+            });
+        }
+    });
+    drop(cache);
+    keys.assert_all_dropped_once();
+    values.assert_all_dropped_once();
+    assert!(heard.load(SeqCst) > 4_000);
+}
+
+/// A cache that is dropped ends its thread and frees its listener: nobody needs to stop it.
+#[test]
+fn dropping_the_cache_leaves_nothing_behind() {
+    for limit in [10, 10_000] {
+        let alive = Arc::new(());
+        let held = Arc::clone(&alive);
+        let cache = Cache::builder(HOUR).limit(limit).listener(move |_, _, _| drop(Arc::clone(&held))).build().unwrap();
+        (0..100).for_each(|key| drop(cache.insert(key, Arc::clone(&alive))));
+        drop(cache);
+        eventually("all is gone", || Arc::strong_count(&alive) == 1);
+    }
+}
+
+#[test]
+fn a_cache_may_be_dropped_by_its_own_listener() {
+    within(PATIENCE, "a cache dropped in its listener", || {
+        let slot = Arc::new(Mutex::new(None::<Numbers>));
+        let (sender, dropped) = channel();
+        let own = Arc::clone(&slot);
+        let mut shut = lock(&slot);
+        let builder = Cache::builder(ms(2)).listener(move |_, _, _| {
+            drop(lock(&own).take().expect("the cache is in its place"));
+            let _ = sender.send(());
+        });
+        let cache = builder.build().unwrap();
+        cache.insert(1, 1);
+        *shut = Some(cache);
+        drop(shut);
+        dropped.recv().expect("it came back");
+    });
+}
+
+// Threads.
+
+/// A key whose hashing or comparison waits in front of a gate.
+#[derive(Clone)]
+struct Stalling {
+    id: u64,
+    gate: Option<Arc<Gate>>,
+}
+
+impl Hash for Stalling {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl PartialEq for Stalling {
+    fn eq(&self, other: &Self) -> bool {
+        self.gate.iter().chain(&other.gate).for_each(|gate| gate.pass());
+        self.id == other.id
+    }
+}
+
+impl Eq for Stalling {}
+
+/// A writer that stands still in the middle of the map's work on the same key, and a listener that does.
+#[test]
+fn a_stalled_writer_stalls_no_reader() {
+    let gate = Arc::new(Gate::default());
+    let stuck = Arc::clone(&gate);
+    let builder = Cache::builder(HOUR).limit(10).listener(move |_: &Stalling, _: &u64, _| stuck.pass());
+    let cache = Arc::new(builder.build().unwrap());
+    let key = |gate| Stalling { id: 1, gate };
+    cache.insert(key(None), 10);
+    let opener = Opener(&gate);
+    let (writer, shut) = (Arc::clone(&cache), Arc::clone(&gate));
+    let inserted = start(move || writer.insert(Stalling { id: 1, gate: Some(shut) }, 11));
+    eventually("the writer is stalled", || gate.arrived() == 1);
+    let (remover, reader) = (Arc::clone(&cache), Arc::clone(&cache));
+    assert_eq!(within(PATIENCE, "a read", move || reader.get(&Stalling { id: 1, gate: None })), Some(10));
+    cache.insert(Stalling { id: 2, gate: None }, 20);
+    let removed = start(move || remover.remove(&Stalling { id: 2, gate: None }));
+    eventually("the listener is stalled", || gate.arrived() == 2);
+    let reader = Arc::clone(&cache);
+    let seen = within(PATIENCE, "a read", move || [1, 2].map(|id| reader.get(&Stalling { id, gate: None })));
+    assert_eq!(seen, [Some(10), None]);
+    drop(opener);
+    assert_eq!(inserted.recv_timeout(PATIENCE), Ok(Some(10)));
+    assert_eq!(removed.recv_timeout(PATIENCE), Ok(Some(20)));
+}
+
+/// The cache reads the clock between our two readings, so both bounds hold to the nanosecond, however busy the machine.
+#[test]
+fn no_thread_ever_sees_an_expired_value_or_misses_one_that_is_not() {
+    let ttl = ms(3);
+    let cache = Cache::builder(ttl).jitter(0.0).build().unwrap();
+    thread::scope(|scope| {
+        for key in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || (0..60).for_each(|_| follow(cache, key, ttl)));
+        }
+    });
+}
+
+fn follow(cache: &Cache<u64, Instant>, key: u64, ttl: Duration) {
+    let before = Instant::now();
+    cache.insert(key, before);
+    let after = Instant::now();
+    loop {
+        let asked = Instant::now();
+        match cache.get(&key) {
+            Some(value) => {
+                assert_eq!(value, before);
+                assert!(asked < after + ttl, "stale by {:?}", asked - after - ttl);
+            }
+            None => {
+                assert!(before.elapsed() >= ttl, "gone {:?} early", ttl - before.elapsed());
+                return;
+            }
+        }
+    }
+}
+
+/// Every value that was put in leaves once, by one cause, or is still there; and who takes it out gets it.
+#[test]
+fn every_value_leaves_once_by_one_cause() {
+    for (limit, ttl) in [(None, ms(1)), (Some(20), ms(1)), (Some(20), HOUR), (Some(1), Duration::from_nanos(1))] {
+        every_value_leaves_once(limit, ttl);
+    }
+}
+
+fn every_value_leaves_once(limit: Option<usize>, ttl: Duration) {
+    const EACH: u64 = 15_000;
+    let heard = Arc::new(Ends::new(4 * EACH as usize));
+    let by_cause = Arc::new([const { AtomicU64::new(0) }; 4]);
+    let (ends, causes) = (Arc::clone(&heard), Arc::clone(&by_cause));
+    let builder = Cache::builder(ttl).tick(Duration::from_micros(50)).shards(2);
+    let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
+    let cache = builder.listener(move |_: &u64, &value: &u64, cause| {
+        ends.note(value);
+        let index = [Cause::Expired, Cause::Replaced, Cause::Removed, Cause::Evicted].iter().position(|&c| c == cause);
+        causes[index.unwrap()].fetch_add(1, SeqCst);
+    });
+    let cache = cache.build().unwrap();
+    let (replaced, removed) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for caller in 0..4 {
+            let (cache, replaced, removed) = (&cache, &replaced, &removed);
+            scope.spawn(move || {
+                let mut random = Random::new(caller);
+                for value in caller * EACH..(caller + 1) * EACH {
+                    replaced.fetch_add(cache.insert(random.below(64), value).is_some().into(), SeqCst);
+                    cache.get(&random.below(64));
+                    if value % 3 == 0 {
+                        removed.fetch_add(cache.remove(&random.below(64)).is_some().into(), SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    if ttl < SECOND {
+        eventually("the rest expires", || cache.is_empty());
+    }
+    let total = || cache.stats().inserted - cache.stats().entries;
+    eventually("all who left were heard of", || (0..4).map(|i| by_cause[i].load(SeqCst)).sum::<u64>() == total());
+    let stats = cache.stats();
+    assert!(stats.entries <= limit.unwrap_or(64) as u64);
+    assert_eq!(stats.inserted, 4 * EACH);
+    assert_eq!(stats.inserted, ends_of(&stats) + stats.entries);
+    let counted = [stats.expired, stats.replaced, stats.removed, stats.evicted];
+    assert_eq!(counted, [0, 1, 2, 3].map(|i| by_cause[i].load(SeqCst)));
+    assert_eq!((stats.replaced, stats.removed), (replaced.load(SeqCst), removed.load(SeqCst)));
+    let here: Vec<_> = (0..64).filter_map(|key| cache.get(&key)).collect();
+    assert_eq!(here.len() as u64, stats.entries);
+    here.iter().for_each(|&value| assert_eq!(heard.of(value), 0));
+    let left = (0..4 * EACH).filter(|&value| heard.of(value) == 1).count() as u64;
+    assert_eq!(left + stats.entries, stats.inserted, "none twice, none lost");
+}
+
+// The model: a list in the order of use, with the tick at which each entry's timer fires.
+
+const TICK: u64 = 10;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Insert(u64, Option<u64>),
+    Get(u64),
+    Contains(u64),
+    Remove(u64),
+    GetOrInsert(u64),
+    Advance(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = || 0..6u64;
+    prop_oneof![
+        6 => (key(), prop::option::of(prop_oneof![0..40u64, 500..700u64])).prop_map(|(key, ttl)| Op::Insert(key, ttl)),
+        5 => key().prop_map(Op::Get),
+        2 => key().prop_map(Op::Contains),
+        2 => key().prop_map(Op::Remove),
+        2 => key().prop_map(Op::GetOrInsert),
+        4 => prop_oneof![0..15u64, 0..120u64].prop_map(Op::Advance),
+    ]
+}
+
+#[derive(Debug)]
+struct Modelled {
+    key: u64,
+    value: u64,
+    deadline: u64,
+    fires: u64,
+}
+
+/// Times in milliseconds.
+#[derive(Default)]
+struct Model {
+    now: u64,
+    limit: usize,
+    ttl: u64,
+    /// Least recently used first.
+    entries: Vec<Modelled>,
+    ended: Vec<(u64, u64, Cause)>,
+    hits: u64,
+    misses: u64,
+}
+
+impl Model {
+    fn find(&self, key: u64) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.key == key && entry.deadline > self.now)
+    }
+
+    fn peek(&self, key: u64) -> Option<u64> {
+        self.find(key).map(|index| self.entries[index].value)
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        let Some(index) = self.find(key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        let entry = self.entries.remove(index);
+        self.entries.push(entry);
+        self.peek(key)
+    }
+
+    /// Whatever is under the key leaves.
+    fn end(&mut self, index: usize, cause: Cause) -> Option<u64> {
+        let entry = self.entries.remove(index);
+        let cause = if entry.deadline <= self.now { Cause::Expired } else { cause };
+        self.ended.push((entry.key, entry.value, cause));
+        (cause != Cause::Expired).then_some(entry.value)
+    }
+
+    fn take(&mut self, key: u64, cause: Cause) -> Option<u64> {
+        let index = self.entries.iter().position(|entry| entry.key == key)?;
+        self.end(index, cause)
+    }
+
+    fn insert(&mut self, key: u64, value: u64, ttl: Option<u64>) -> Option<u64> {
+        let old = self.take(key, Cause::Replaced);
+        let deadline = self.now + ttl.unwrap_or(self.ttl);
+        let fires = deadline.div_ceil(TICK).max(self.now / TICK + 1) * TICK;
+        self.entries.push(Modelled { key, value, deadline, fires });
+        if self.entries.len() > self.limit {
+            self.end(0, Cause::Evicted);
+        }
+        old
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.now += by;
+        while let Some(index) = self.entries.iter().position(|entry| entry.fires <= self.now) {
+            self.end(index, Cause::Expired);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_cache_does_what_a_naive_model_does(limit in 1..7usize, ops in prop::collection::vec(op(), 0..300)) {
+        let (cache, clock, log) = logged(ms(50), Some(limit));
+        let mut model = Model { limit, ttl: 50, ..Model::default() };
+        for (value, op) in ops.into_iter().enumerate() {
+            let value = value as u64;
+            match op {
+                Op::Insert(key, ttl) => {
+                    let old = match ttl {
+                        Some(ttl) => cache.insert_with_ttl(key, value, ms(ttl)),
+                        None => cache.insert(key, value),
+                    };
+                    prop_assert_eq!(old, model.insert(key, value, ttl));
+                }
+                Op::Get(key) => prop_assert_eq!(cache.get(&key), model.get(key)),
+                Op::Contains(key) => prop_assert_eq!(cache.contains(&key), model.peek(key).is_some()),
+                Op::Remove(key) => prop_assert_eq!(cache.remove(&key), model.take(key, Cause::Removed)),
+                Op::GetOrInsert(key) => {
+                    let answer = model.get(key).unwrap_or_else(|| {
+                        model.insert(key, value, None);
+                        value
+                    });
+                    prop_assert_eq!(cache.get_or_insert_with(key, || value), answer);
+                }
+                Op::Advance(by) => {
+                    clock.advance(ms(by));
+                    model.advance(by);
+                }
+            }
+            let stats = cache.stats();
+            prop_assert_eq!(cache.len(), model.entries.len());
+            prop_assert_eq!((stats.hits, stats.misses), (model.hits, model.misses));
+            let sorted = |mut ends: Vec<(u64, u64, Cause)>| {
+                ends.sort_by_key(|&(_, value, _)| value);
+                ends
+            };
+            prop_assert_eq!(sorted(lock(&log).clone()), sorted(model.ended.clone()));
+        }
+    }
+}
