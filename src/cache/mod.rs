@@ -34,8 +34,8 @@ type Now = Box<dyn Fn() -> Instant + Send + Sync>;
 /// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is not to be seen from its deadline on, however
 ///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
 /// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody. Writes are
-///   lock-free but for two things: with a limit, each takes one short lock, in which the order of use is kept; and all wait
-///   for the allocation when the map grows.
+///   lock-free but for two things: with a limit, each takes one short lock, in which the order of use is kept; and while the
+///   map grows, they may wait for one another.
 /// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause); one of these, once. The
 ///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
 /// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,
