@@ -139,7 +139,8 @@ fn a_periodic_event_deletes_itself_whatever_it_returns() {
         }
         Next::After(MS)
     });
-    run_for(&mut event_loop, 30 * MS);
+    run_until(&mut event_loop, |_| count.get() == 3);
+    run_for(&mut event_loop, 10 * MS);
     assert_eq!(count.get(), 3);
     assert_eq!(alive.strong_count(), 1, "its handler is dropped");
 }
@@ -169,7 +170,7 @@ fn of_two_due_events_that_delete_each_other_one_runs() {
 fn an_event_deletes_a_later_one_and_creates_another() {
     let mut event_loop = event_loop();
     let (runs, count) = counter();
-    let later = event_loop.create_time_event(20 * MS, |_, _| unreachable!("it is deleted"));
+    let later = event_loop.create_time_event(200 * MS, |_, _| unreachable!("it is deleted"));
     event_loop.create_time_event(MS, move |event_loop, _| {
         assert!(event_loop.delete_time_event(later));
         let runs = Rc::clone(&runs);
@@ -180,7 +181,8 @@ fn an_event_deletes_a_later_one_and_creates_another() {
         });
         Next::Done
     });
-    run_for(&mut event_loop, 40 * MS);
+    run_until(&mut event_loop, |_| count.get() == 1);
+    run_for(&mut event_loop, 300 * MS);
     assert_eq!(count.get(), 1);
 }
 

@@ -178,12 +178,15 @@ struct Client {
     rounds: usize,
     /// Before and after its last byte, or its connecting, went out.
     spoke: (Instant, Instant),
+    /// The machine kept it from speaking for so long that a byte may have come too late.
+    doubtful: bool,
     closed: Option<Instant>,
 }
 
 impl Client {
-    fn speak(&mut self) {
+    fn speak(&mut self, timeout: Duration) {
         let before = Instant::now();
+        self.doubtful |= before - self.spoke.0 > timeout / 2;
         // It may have been closed, which is to be seen by reading.
         if matches!(self.socket.write(b"."), Ok(1)) {
             self.spoke = (before, Instant::now());
@@ -224,11 +227,14 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     /// Of these the silent talk in the first ones, or never.
     const ROUNDS: usize = 16;
     let _alone = alone();
-    let count = connection_count(3000);
+    let most = connection_count(3000);
     let running = Running::start(TIMEOUT);
+    let control = Control::start();
+    let began = Instant::now();
     let mut poll = Poll::new().unwrap();
     let mut clients: Vec<Client> = Vec::new();
-    for index in 0..count {
+    // No longer than leaves time to speak: a slow machine gets fewer.
+    for index in (0..most).take_while(|_| began.elapsed() < TIMEOUT / 4) {
         let before = Instant::now();
         let socket = running.connect();
         let spoke = (before, Instant::now());
@@ -236,14 +242,14 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
         let mut socket = mio::net::TcpStream::from_std(socket);
         poll.registry().register(&mut socket, Token(index), Interest::READABLE).unwrap();
         let rounds = if index % 3 == 0 { ROUNDS } else { index % 4 };
-        clients.push(Client { socket, rounds, spoke, closed: None });
+        clients.push(Client { socket, rounds, spoke, doubtful: false, closed: None });
     }
 
-    let control = Control::start();
+    let count = clients.len();
     running.await_opened(count);
     let began = Instant::now();
     for round in 0..ROUNDS {
-        clients.iter_mut().filter(|client| client.rounds > round).for_each(Client::speak);
+        clients.iter_mut().filter(|client| client.rounds > round).for_each(|client| client.speak(TIMEOUT));
         watch(&mut poll, &mut clients, began + ROUND * (round as u32 + 1));
     }
     // Everybody who is silent has spoken for the last time in round 2.
@@ -256,7 +262,7 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     // crowd at once and is as late as the machine makes it.
     let bound = 250 * MS + 10 * worst;
     for client in &clients {
-        let Some(closed) = client.closed else { continue };
+        let Some(closed) = client.closed.filter(|_| !client.doubtful) else { continue };
         let (before, after) = client.spoke;
         assert!(closed - before >= TIMEOUT, "closed {:?} after its last byte", closed - before);
         let late = closed.saturating_duration_since(after).saturating_sub(TIMEOUT);
@@ -266,7 +272,8 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     assert!(silent.iter().all(|client| client.closed.is_some()), "silent ones were not closed");
     // A machine that stands still for so long silences those who talk as well.
     let lost = talking.iter().filter(|client| client.closed.is_some()).count();
-    assert!(lost == 0 || worst > TIMEOUT / 4, "{lost} of {} talking ones were closed", talking.len());
+    let excused = talking.iter().any(|client| client.doubtful) || worst > TIMEOUT / 4;
+    assert!(lost == 0 || excused, "{lost} of {} talking ones were closed", talking.len());
 
     let (server, ends) = running.stop();
     assert_eq!(ends, Ends { opened: count, silent: silent.len() + lost, left: 0, failed: 0 });
