@@ -335,17 +335,20 @@ where
     }
 }
 
-/// The next run of a periodic timer that was due at `previous`. If it ran ahead of that, it runs then, too.
+/// The next run of a periodic timer after the one whose deadline was `previous`. If that was had ahead of its time, it is one
+/// run more: the deadline stands.
 fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, is_due: IsDue, now: Nanos) -> Due {
-    let previous_ns = match previous {
-        Some(tick) if period.tick == Some(tick) => period.deadline_ns,
-        // It was moved: its rate goes on from where it was moved to.
-        Some(tick) => clock.start_of(tick).0,
-        None => now.0,
+    let Some(tick) = previous else {
+        // Fired by hand, and otherwise never.
+        return Due { tick: None, now: clock.tick_at(now) };
     };
-    let tick_ns = clock.start_of(clock.tick_at(now)).0;
-    let is_ahead = is_due == IsDue::No && previous_ns > tick_ns;
-    period.deadline_ns = if is_ahead { previous_ns } else { period.after(previous_ns, tick_ns, now.0) };
+    // If it was moved, its rate goes on from where it was moved to.
+    let previous_ns = if period.tick == Some(tick) { period.deadline_ns } else { clock.start_of(tick).0 };
+    let next_ns = match is_due {
+        IsDue::Yes => previous_ns.saturating_add(period.length_ns),
+        IsDue::No => previous_ns,
+    };
+    period.deadline_ns = period.next_run(next_ns, clock.start_of(clock.tick_at(now)).0, now.0);
     let due = clock.due_at_nanos(Nanos(period.deadline_ns), now);
     period.tick = due.tick;
     due

@@ -23,9 +23,9 @@ where
     ///
     /// It goes on until it is cancelled or replaced; a callback that panics does not end it. Between two runs it is a timer as
     /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is
-    /// one run more. While its
-    /// callback runs it is not pending, but can be reached: `cancel` answers `None` and there are no more runs;
-    /// `reschedule` answers true and sets the next one. It keeps its place within
+    /// one run more. From the moment when it fires until its callback is over it is not pending, but can be reached: `cancel`
+    /// answers `None`, and that run is the last; `reschedule` answers true and sets the next one; `schedule` of its key answers
+    /// `None` and takes its place; `drain` leaves it alone. It keeps its place within
     /// [`Builder::capacity`](crate::Builder::capacity) all the time.
     ///
     /// In a scheduler from [`Builder::build_rearming`](crate::Builder::build_rearming) the callback decides: `period` is when

@@ -134,6 +134,22 @@ fn expire_now_is_one_run_more_and_its_rate_goes_on() {
 }
 
 #[test]
+fn expire_now_does_not_wake_what_waits_for_ever() {
+    let timers = plain(MS, |_| ());
+    timers.clock.advance(Duration::from_micros(500));
+    timers.every(1, Duration::MAX, MissedTicks::Skip);
+    timers.every(2, MS * 10, MissedTicks::Skip);
+    assert!(timers.scheduler.reschedule(&2, Duration::MAX), "paused");
+    for key in [1, 2] {
+        assert!(timers.scheduler.expire_now(&key));
+        assert_eq!(timers.scheduler.remaining(&key), Some(Duration::MAX));
+    }
+    assert_eq!(timers.clock.advance(Duration::from_secs(9)), 0);
+    assert!(timers.scheduler.reschedule(&2, MS * 5), "goes on");
+    assert_eq!(timers.clock.advance(MS * 30), 3);
+}
+
+#[test]
 fn a_schedule_of_its_key_replaces_it() {
     let timers = plain(MS, |_| ());
     timers.every(1, MS * 100, MissedTicks::Skip);

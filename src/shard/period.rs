@@ -45,18 +45,17 @@ pub(crate) struct Period<V> {
 }
 
 impl<V> Period<V> {
-    /// The exact deadline after `previous_ns`, at a time when a run has ended. A deadline is missed if its tick has begun:
+    /// The exact deadline of the next run when one has ended: `next_ns`, unless that is missed. It is if its tick has begun;
     /// the present one began at `tick_ns`.
-    pub(crate) fn after(&self, previous_ns: u64, tick_ns: u64, now_ns: u64) -> u64 {
-        let next = previous_ns.saturating_add(self.length_ns);
-        if next > tick_ns {
-            return next;
+    pub(crate) fn next_run(&self, next_ns: u64, tick_ns: u64, now_ns: u64) -> u64 {
+        if next_ns > tick_ns {
+            return next_ns;
         }
         match self.missed {
-            MissedTicks::Burst => next,
+            MissedTicks::Burst => next_ns,
             MissedTicks::Skip => {
-                let missed = (tick_ns - next) / self.length_ns + 1;
-                next.saturating_add(missed.saturating_mul(self.length_ns))
+                let missed = (tick_ns - next_ns) / self.length_ns + 1;
+                next_ns.saturating_add(missed.saturating_mul(self.length_ns))
             }
             MissedTicks::Delay => now_ns.saturating_add(self.length_ns),
         }
@@ -70,19 +69,19 @@ mod tests {
     #[test]
     fn a_period_goes_on_from_its_last_deadline() {
         let period = |missed| Period { copy: |&()| (), length_ns: 10, missed, deadline_ns: 0, tick: None };
-        // Previous deadline, the present tick's beginning, now, and what follows: skipping, in a burst, delayed.
+        // The next deadline, the present tick's beginning, now, and what follows: skipping, in a burst, delayed.
         let cases = [
-            (100, 100, 100, [110, 110, 110]),
-            (100, 109, 112, [110, 110, 110]),
-            (100, 110, 110, [120, 110, 120]),
-            (100, 118, 119, [120, 110, 129]),
-            (100, 120, 120, [130, 110, 130]),
-            (100, 1005, 1005, [1010, 110, 1015]),
-            (u64::MAX - 5, u64::MAX - 1, u64::MAX - 1, [u64::MAX; 3]),
+            (110, 100, 100, [110, 110, 110]),
+            (110, 109, 112, [110, 110, 110]),
+            (110, 110, 110, [120, 110, 120]),
+            (110, 118, 119, [120, 110, 129]),
+            (110, 120, 120, [130, 110, 130]),
+            (110, 1005, 1005, [1010, 110, 1015]),
+            (u64::MAX - 5, u64::MAX - 1, u64::MAX - 1, [u64::MAX, u64::MAX - 5, u64::MAX]),
         ];
-        for (previous, tick, now, expected) in cases {
+        for (next, tick, now, expected) in cases {
             let policies = [MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
-            assert_eq!(policies.map(|missed| period(missed).after(previous, tick, now)), expected, "{previous} {now}");
+            assert_eq!(policies.map(|missed| period(missed).next_run(next, tick, now)), expected, "{next} {now}");
         }
     }
 }
