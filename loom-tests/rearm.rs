@@ -25,6 +25,31 @@ fn firing(world: &World) -> (Worker, Run) {
     (worker, run)
 }
 
+/// It begins to fire while somebody cancels.
+const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel", || {
+    let world = World::new();
+    world.given_repeating(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let canceller = spawn({
+        let world = world.clone();
+        move || world.cancel(1, 1)
+    });
+    worker.turn(5);
+    let cancelled = join(canceller);
+    let run = worker.runs.pop();
+    match (cancelled, run.is_some()) {
+        (Some(7), false) => outcome("cancelled"),
+        (None, true) => outcome("stopped while it ran"),
+        other => panic!("cancelled, fired: {other:?}"),
+    }
+    if let Some(run) = run {
+        assert!(!world.run_ends(0, run, Some(9), 5), "it was stopped");
+    }
+    drop(worker);
+    world.end();
+});
+
 /// The callback is over, and wants to come back, while somebody cancels.
 const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
     let world = World::new();
@@ -183,6 +208,13 @@ const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
 });
 
 #[test]
+fn cancel_and_firing_exclude_each_other() {
+    FIRE_OR_CANCEL.reaches(&["cancelled", "stopped while it ran"]);
+    let claim = place("word.rs", "self.0.compare_exchange(seen.0, firing.0");
+    FIRE_OR_CANCEL.kills(claim, Change::Tear, "cancelled, fired");
+}
+
+#[test]
 fn cancel_and_coming_back_exclude_each_other() {
     COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
     COME_BACK_AND_SEEN.reaches(&[(Some(7), true), (None, false)]);
@@ -216,6 +248,7 @@ fn a_timer_that_comes_back_is_announced() {
 }
 
 const MODELS: &[Model] = &[
+    FIRE_OR_CANCEL,
     COME_BACK_OR_CANCEL,
     COME_BACK_OR_MOVE,
     DONE_OR_MOVE,
