@@ -190,8 +190,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             return;
         }
         // Other threads may be comparing these very keys. Whoever pins from now on finds the shard sealed and these
-        // timers dead, and compares no key with theirs; those that were pinned before are waited for. That is impossible while this thread holds a guard of its own: then nobody
-        // can tell when the keys are free, so they stay until the scheduler goes.
+        // timers dead, and compares no key with theirs; those that were pinned before are waited for. That is impossible
+        // while this thread holds a guard of its own: then nobody can tell when the keys are free, so they stay until the
+        // scheduler goes.
         if !wait_for_readers() {
             closed.discarded += self.discard(shard, claims);
             return;

@@ -1,6 +1,8 @@
 //! The example `event_loop`: the loop by itself, and its echo service over loopback.
 #![cfg(not(feature = "loom"))]
 
+#[path = "support/control.rs"]
+mod control;
 #[path = "../examples/event_loop/echo.rs"]
 mod echo;
 #[path = "../examples/event_loop/event_loop.rs"]
@@ -10,13 +12,12 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mio::Interest;
 
+use control::Control;
 use echo::{CRON_PERIOD, Service};
 use event_loop::{EventLoop, FileId, Next, TimeId, sleep_until};
 
@@ -24,34 +25,6 @@ const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 /// What keeps a test from hanging; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The machine's own lateness: a thread that sleeps a millisecond at a time, and how long that took at worst.
-struct Control {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Duration>,
-}
-
-impl Control {
-    fn start() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            let mut worst = Duration::ZERO;
-            while !stopped.load(Relaxed) {
-                let began = Instant::now();
-                thread::sleep(MS);
-                worst = worst.max(began.elapsed());
-            }
-            worst
-        });
-        Self { stop, thread }
-    }
-
-    fn worst(self) -> Duration {
-        self.stop.store(true, Relaxed);
-        self.thread.join().expect("it cannot panic")
-    }
-}
 
 fn event_loop() -> EventLoop<()> {
     EventLoop::new(()).unwrap()

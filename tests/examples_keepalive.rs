@@ -1,6 +1,8 @@
 //! The example `keepalive` over loopback, with as many sockets as the system lets us open, up to some thousands.
 #![cfg(not(feature = "loom"))]
 
+#[path = "support/control.rs"]
+mod control;
 #[path = "../examples/keepalive/files.rs"]
 mod files;
 #[path = "../examples/keepalive/options.rs"]
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
 
+use control::Control;
 use options::Options;
 use server::{Event, Server};
 
@@ -26,36 +29,6 @@ const MS: Duration = Duration::from_millis(1);
 const BACKLOG: usize = 64;
 /// What keeps a test from hanging; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The machine's own lateness: a thread that sleeps a millisecond at a time, and how long that took at worst.
-///
-/// Sockets pass through several threads on their way, each of which may be as late as this one was.
-struct Control {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Duration>,
-}
-
-impl Control {
-    fn start() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            let mut worst = Duration::ZERO;
-            while !stopped.load(Relaxed) {
-                let began = Instant::now();
-                thread::sleep(MS);
-                worst = worst.max(began.elapsed());
-            }
-            worst
-        });
-        Self { stop, thread }
-    }
-
-    fn worst(self) -> Duration {
-        self.stop.store(true, Relaxed);
-        self.thread.join().expect("it cannot panic")
-    }
-}
 
 /// How often a connection came to each end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,12 +7,14 @@
 //!
 //! - `event_loop` knows file events and time events.
 //! - `echo` is made of some of both.
-//! - `options` is the command line; `--help` prints it.
+//! - `options` is the command line; `--help` prints it. `frame` is what stands around a server.
 
 mod echo;
 mod event_loop;
 #[path = "../keepalive/files.rs"]
 mod files;
+#[path = "../keepalive/frame.rs"]
+mod frame;
 #[path = "../keepalive/options.rs"]
 mod options;
 
@@ -44,24 +46,7 @@ is wrong.
 const CRONS_PER_LINE: u64 = 10;
 
 fn main() -> ExitCode {
-    let options = match options::parse(std::env::args_os().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            let _ = io::stdout().write_all(HELP.as_bytes());
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            complain(&format!("{error}\nTry --help."));
-            return ExitCode::from(2);
-        }
-    };
-    match serve(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    frame::main("event_loop", HELP, serve)
 }
 
 fn serve(Options { listen, timeout }: Options) -> Result<(), String> {
@@ -107,9 +92,4 @@ impl Report {
 /// To standard output; false if nobody reads that any more.
 fn say(line: &str) -> bool {
     writeln!(io::stdout(), "{line}").is_ok()
-}
-
-/// Unlike `eprintln!` without a panic when standard error is closed.
-fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "event_loop: {message}");
 }

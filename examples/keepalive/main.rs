@@ -6,10 +6,11 @@
 //! ```
 //!
 //! - `server` reads the sockets; the scheduler closes them.
-//! - `options` is the command line; `--help` prints it.
+//! - `options` is the command line; `--help` prints it. `frame` is what stands around a server.
 //! - `files` raises the number of files that the process may open.
 
 mod files;
+mod frame;
 mod options;
 mod server;
 
@@ -38,24 +39,7 @@ is wrong.
 ";
 
 fn main() -> ExitCode {
-    let options = match options::parse(std::env::args_os().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            let _ = io::stdout().write_all(HELP.as_bytes());
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            complain(&format!("{error}\nTry --help."));
-            return ExitCode::from(2);
-        }
-    };
-    match serve(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    frame::main("keepalive", HELP, serve)
 }
 
 fn serve(Options { listen, timeout }: Options) -> Result<(), String> {
@@ -83,9 +67,4 @@ fn tell(peer: SocketAddr, event: Event) -> io::Result<()> {
 /// To standard output, line by line.
 fn say(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
-}
-
-/// Unlike `eprintln!` without a panic when standard error is closed.
-fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "keepalive: {message}");
 }
