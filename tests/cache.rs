@@ -10,7 +10,7 @@ use shardwheel::{Executor, Job, ManualClock};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
@@ -728,6 +728,73 @@ fn follow(cache: &Cache<u64, Instant>, key: u64, ttl: Duration) {
             }
         }
     }
+}
+
+/// A reader may stand between the place that it found and the entry there, while that is replaced.
+#[test]
+fn a_key_that_is_always_there_is_always_found() {
+    const INSERTIONS: u64 = 600_000;
+    let cache = Cache::builder(HOUR).build().unwrap();
+    cache.insert(1, 0);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !is_over.load(SeqCst) {
+                    let value = cache.get(&1).expect("it is always there");
+                    assert!(value >= last, "{value} after {last}");
+                    assert!(cache.contains(&1));
+                    last = value;
+                }
+            });
+        }
+        (1..=INSERTIONS).for_each(|value| ignore(cache.insert(1, value)));
+        is_over.store(true, SeqCst);
+    });
+}
+
+/// Callbacks that wait for the executor hold their entries, but no room.
+#[test]
+fn what_expired_takes_no_room_though_its_callback_is_late() {
+    let (sender, late) = channel::<Job>();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let cache = Cache::builder(ms(1)).limit(10).tick(MS).executor(executor).build().unwrap();
+    let mut jobs = Vec::new();
+    for key in 0..40 {
+        cache.insert(key, key);
+        // Its timer has fired, and nobody runs its callback.
+        jobs.push(late.recv_timeout(PATIENCE).expect("the timer fires"));
+        assert!(cache.len() <= 10, "{} entries", cache.len());
+    }
+    jobs.into_iter().for_each(Job::run);
+    assert_eq!((cache.len(), cache.stats().expired), (0, 40));
+}
+
+#[test]
+fn the_limit_is_exceeded_by_the_insertions_under_way_and_no_more() {
+    const CALLERS: usize = 3;
+    const LIMIT: usize = 20;
+    let ttl = Duration::from_micros(300);
+    let cache =
+        Cache::builder(ttl).tick(Duration::from_micros(50)).limit(LIMIT).listener(|_, _, _| ()).build().unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..CALLERS as u64)
+            .map(|caller| {
+                let cache = &cache;
+                scope.spawn(move || (0..60_000).for_each(|n| ignore(cache.insert(n * CALLERS as u64 + caller, n))))
+            })
+            .collect();
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                let len = cache.len();
+                assert!(len <= LIMIT + CALLERS, "{len} entries");
+            }
+        });
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        is_over.store(true, SeqCst);
+    });
 }
 
 /// Every value that was put in leaves once, by one cause, or is still there; and who takes it out gets it.

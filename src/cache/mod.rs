@@ -304,7 +304,9 @@ where
         let replaced = self.store.publish(&entry);
         let replaced = replaced.and_then(|id| self.end(id, Cause::Replaced));
         if let Some(victim) = self.store.file(&entry) {
-            self.end(victim, Cause::Evicted);
+            // Whoever is to end it: it may have expired, and its callback wait for the executor. The room is needed now.
+            self.store.unpublish(&victim);
+            self.end(victim.id, Cause::Evicted);
         }
         replaced
     }

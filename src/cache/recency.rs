@@ -36,7 +36,7 @@ impl<K, V> Recency<K, V> {
     }
 
     /// Takes a new entry in. Who must go for it: no longer filed, but still to be ended.
-    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<Arc<Entry<K, V>>> {
         self.touch(entry);
         let mut filed = self.lock();
         // `unfile` sets the flag before it takes the lock:
@@ -46,10 +46,8 @@ impl<K, V> Recency<K, V> {
             return None;
         }
         put(&mut filed, entry);
-        let victim = if filed.len() > self.limit { pop_least_used(&mut filed) } else { None };
-        drop(filed);
-        // The entry itself is dropped here, without the lock: it may be the last of it, and its destructor the user's.
-        victim.map(|victim| victim.id)
+        // Returned, so not dropped under the lock: it may be the last of it, and its destructor the user's.
+        if filed.len() > self.limit { pop_least_used(&mut filed) } else { None }
     }
 
     /// Forgets an entry that has ended.

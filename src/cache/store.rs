@@ -97,7 +97,19 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     where
         K: Borrow<Q>,
     {
-        self.map.pin().get(&Sought(key))?.entry.upgrade()
+        let map = self.map.pin();
+        let mut left = None;
+        loop {
+            let slot = map.get(&Sought(key))?;
+            if let Some(entry) = slot.entry.upgrade() {
+                return Some(entry);
+            }
+            // It left while we stood here; by then it was out of the map, and another one may be in its place. The same
+            // one twice: what should have taken it out was stopped by a panic of the key's.
+            if left.replace(slot.id) == Some(slot.id) {
+                return None;
+            }
+        }
     }
 
     /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there.
@@ -123,8 +135,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.map.pin().remove(&Sought(key)).map(|slot| slot.id)
     }
 
-    /// Files a new entry by its use. The id of the one that must go for it.
-    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+    /// Files a new entry by its use. The one that must go for it.
+    pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<Arc<Entry<K, V>>> {
         self.recency.as_ref()?.file(entry)
     }
 
@@ -142,7 +154,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     }
 
     /// Takes this entry out of the map, and no other one of its key.
-    fn unpublish(&self, entry: &Entry<K, V>) {
+    pub(super) fn unpublish(&self, entry: &Entry<K, V>) {
         let _ = self.map.pin().remove_if(&entry.key, |_, slot| slot.id == entry.id);
     }
 
