@@ -7,6 +7,9 @@ mod control;
 mod echo;
 #[path = "../examples/event_loop/event_loop.rs"]
 mod event_loop;
+#[cfg(target_os = "linux")]
+#[path = "support/few_files.rs"]
+mod few_files;
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -444,6 +447,39 @@ fn who_does_not_read_is_not_waited_for() {
         }
         echoed == sent
     });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
+    if !few_files::in_a_process_of_its_own("without_a_file_left_it_sleeps_and_accepts_when_there_is_one") {
+        return;
+    }
+    let mut event_loop = EventLoop::new(Service::default()).unwrap();
+    let address = echo::start(&mut event_loop, any_port(), HOUR).unwrap();
+    let mut first = TcpStream::connect(address).unwrap();
+    run_until(&mut event_loop, |event_loop| event_loop.state.accepted == 1);
+
+    // One for a client, none for the server.
+    let mut files = few_files::take_all();
+    files.pop();
+    let mut second = TcpStream::connect(address).unwrap();
+    run_for(&mut event_loop, 50 * MS);
+    let turns = event_loop.turns();
+    run_for(&mut event_loop, 500 * MS);
+    let turns = event_loop.turns() - turns;
+    assert_eq!(event_loop.state.accepted, 1);
+    assert!(turns <= 20, "{turns} turns with nothing to do");
+    // Meanwhile the others are served.
+    first.write_all(b"x").unwrap();
+    first.set_nonblocking(true).unwrap();
+    run_until(&mut event_loop, |_| matches!(first.read(&mut [0]), Ok(1)));
+    // Whoever goes makes room.
+    drop(first);
+    second.write_all(b"y").unwrap();
+    second.set_nonblocking(true).unwrap();
+    run_until(&mut event_loop, |_| matches!(second.read(&mut [0]), Ok(1)));
+    assert_eq!((event_loop.state.accepted, event_loop.state.clients.len()), (2, 1));
 }
 
 #[test]

@@ -3,6 +3,9 @@
 
 #[path = "support/control.rs"]
 mod control;
+#[cfg(target_os = "linux")]
+#[path = "support/few_files.rs"]
+mod few_files;
 #[path = "../examples/keepalive/files.rs"]
 mod files;
 #[path = "../examples/keepalive/options.rs"]
@@ -11,6 +14,8 @@ mod options;
 mod server;
 
 use std::collections::HashMap;
+#[cfg(target_os = "linux")]
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -347,6 +352,51 @@ fn a_reset_connection_leaves_no_timer_behind() {
     assert_eq!(ends, Ends { opened: count, silent: 0, left: 0, failed: count });
     assert_eq!(server.scheduler.stats().cancelled as usize, count);
     assert_eq!(server.scheduler.len(), 1, "only the connection that stopped the server");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
+    let _alone = alone();
+    if !few_files::in_a_process_of_its_own("without_a_file_left_it_sleeps_and_accepts_when_there_is_one") {
+        return;
+    }
+    let times = File::open("/proc/self/stat").unwrap();
+    let running = Running::start(Duration::from_secs(3600));
+    let first = running.connect();
+    running.await_opened(1);
+
+    // One for a client, none for the server.
+    let mut files = few_files::take_all();
+    files.pop();
+    let second = TcpStream::connect(running.address).unwrap();
+    thread::sleep(50 * MS);
+    let before = hundredths(&times);
+    thread::sleep(500 * MS);
+    let busy = hundredths(&times) - before;
+    assert!(busy <= 5, "busy for {busy} of 50 hundredths of a second");
+    assert_eq!((running.opened.load(Relaxed), running.ended.load(Relaxed)), (1, 0));
+    // Whoever goes is seen to, and makes room.
+    drop(first);
+    running.await_ended(1);
+    running.await_opened(2);
+    drop(second);
+    running.await_ended(2);
+    drop(files);
+    let (_, ends) = running.stop();
+    assert_eq!(ends, Ends { opened: 2, silent: 0, left: 2, failed: 0 });
+}
+
+/// The time for which this process kept processors busy.
+#[cfg(target_os = "linux")]
+fn hundredths(stat: &File) -> u64 {
+    use std::os::unix::fs::FileExt;
+    let mut buffer = [0; 4096];
+    let bytes = stat.read_at(&mut buffer, 0).unwrap();
+    let text = String::from_utf8_lossy(&buffer[..bytes]);
+    // After the name, in parentheses: the state, and ten numbers further on time in user mode and in the system.
+    let fields = text.rsplit(')').next().unwrap().split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
 #[test]

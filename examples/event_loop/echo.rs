@@ -1,13 +1,16 @@
 //! The service: an echo whose clients are hung up on when they have said nothing for too long, and a cron.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
-use mio::Interest;
+use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
 
 use crate::event_loop::{EventLoop, FileId, Next, TimeId};
 
@@ -16,6 +19,8 @@ pub(crate) const CRON_PERIOD: Duration = Duration::from_millis(100);
 /// Clients accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
 const BUFFER_BYTES: usize = 16 * 1024;
+/// How long to wait before accepting again when the system had no file left for it.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// What the handlers share.
 #[derive(Debug, Default)]
@@ -41,17 +46,61 @@ pub(crate) fn start(
 ) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
-    event_loop.create_file_event(listener, Interest::READABLE, move |event_loop, _, listener| {
+    listen(event_loop, Listener(Rc::new(RefCell::new(listener))), timeout)?;
+    Ok(address)
+}
+
+/// A listener that may outlive its file event.
+#[derive(Clone)]
+struct Listener(Rc<RefCell<TcpListener>>);
+
+impl Source for Listener {
+    fn register(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        self.0.borrow_mut().register(registry, token, interest)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        self.0.borrow_mut().reregister(registry, token, interest)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.0.borrow_mut().deregister(registry)
+    }
+}
+
+fn listen(event_loop: &mut EventLoop<Service>, listener: Listener, timeout: Duration) -> io::Result<()> {
+    let event = event_loop.create_file_event(listener, Interest::READABLE, move |event_loop, _, listener| {
         for _ in 0..ACCEPTS_MAX {
-            let accepted = listener.accept().and_then(|(socket, _)| open(event_loop, socket, timeout));
-            // Nobody waits, or no file is left for who does; the next turn tries again.
-            if accepted.is_err() {
-                break;
+            let accepted = listener.0.borrow().accept();
+            match accepted.and_then(|(socket, _)| open(event_loop, socket, timeout)) {
+                Ok(()) => {}
+                Err(error) if accepts_again(&error) => break,
+                Err(_) => {
+                    listen_later(event_loop, listener.clone(), timeout);
+                    return None;
+                }
             }
         }
         Some(Interest::READABLE)
-    })?;
-    Ok(address)
+    });
+    event.map(|_| ())
+}
+
+/// Nobody waits, or who did has gone. Anything else, most likely too many open files, is the same in the next turn, which
+/// would come at once.
+fn accepts_again(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
+}
+
+/// Those who wait to be accepted wait a little longer; each client that goes makes room.
+fn listen_later(event_loop: &mut EventLoop<Service>, listener: Listener, timeout: Duration) {
+    event_loop.create_time_event(ACCEPT_AGAIN, move |event_loop, _| {
+        match listen(event_loop, listener.clone(), timeout) {
+            Ok(()) => Next::Done,
+            Err(_) => Next::After(ACCEPT_AGAIN),
+        }
+    });
 }
 
 /// Calls `cron` at 10 Hz.

@@ -119,15 +119,13 @@ impl Server {
     fn accept(&mut self, observe: &mut impl FnMut(SocketAddr, Event) -> io::Result<()>) -> io::Result<()> {
         self.accept_again = false;
         loop {
-            match self.listener.accept() {
-                Ok((socket, peer)) => {
-                    self.open(socket, peer)?;
-                    observe(peer, Event::Opened)?;
-                }
+            match self.listener.accept().and_then(|(socket, peer)| self.open(socket, peer)) {
+                Ok(peer) => observe(peer, Event::Opened)?,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // Too many open files, most likely; each connection that ends makes room.
+                    // Too many open files, most likely: the peer waits, and each connection that ends makes room. If the
+                    // system would not watch a socket that we had, its peer sees it closed.
                     _ => {
                         self.accept_again = true;
                         return Ok(());
@@ -137,7 +135,7 @@ impl Server {
         }
     }
 
-    fn open(&mut self, mut socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    fn open(&mut self, mut socket: TcpStream, peer: SocketAddr) -> io::Result<SocketAddr> {
         self.last.0 += 1;
         let token = self.last;
         self.poll.registry().register(&mut socket, token, Interest::READABLE)?;
@@ -146,7 +144,7 @@ impl Server {
         let heard = Instant::now();
         self.scheduler.schedule_with(token, Arc::clone(&socket), self.timeout).map_err(io::Error::other)?;
         self.connections.insert(token, Connection { socket, peer, heard });
-        Ok(())
+        Ok(peer)
     }
 
     /// Reads what there is; each byte is a heartbeat, and those of one moment count as one.
