@@ -448,6 +448,23 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads: Mutex::new(threads), links }))
     }
 
+    /// The time by this scheduler's clock: the system's, or that of its [`ManualClock`](crate::ManualClock). What
+    /// [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let before = scheduler.now();
+    /// clock.advance(Duration::from_secs(9));
+    /// assert_eq!(scheduler.now() - before, Duration::from_secs(9));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn now(&self) -> Instant {
+        let clock = &self.0.core.clock;
+        clock.instant(clock.now())
+    }
+
     /// The number of pending timers; exact while nothing runs at the same time. O(threads).
     pub fn len(&self) -> usize {
         if self.is_closed() {

@@ -771,30 +771,42 @@ fn what_expired_takes_no_room_though_its_callback_is_late() {
     assert_eq!((cache.len(), cache.stats().expired), (0, 40));
 }
 
+/// Each insertion under way has a value on its way in and one on its way out, and no more.
 #[test]
-fn the_limit_is_exceeded_by_the_insertions_under_way_and_no_more() {
-    const CALLERS: usize = 3;
+fn threads_do_not_exceed_the_limit_together() {
+    const CALLERS: u64 = 3;
     const LIMIT: usize = 20;
-    let ttl = Duration::from_micros(300);
-    let cache =
-        Cache::builder(ttl).tick(Duration::from_micros(50)).limit(LIMIT).listener(|_, _, _| ()).build().unwrap();
+    struct Counted<'a>(&'a AtomicUsize);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+    let alive: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+    let cache = Cache::builder(HOUR).limit(LIMIT).build().unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let callers: Vec<_> = (0..CALLERS as u64)
-            .map(|caller| {
-                let cache = &cache;
-                scope.spawn(move || (0..60_000).for_each(|n| ignore(cache.insert(n * CALLERS as u64 + caller, n))))
-            })
-            .collect();
-        scope.spawn(|| {
-            while !is_over.load(SeqCst) {
-                let len = cache.len();
-                assert!(len <= LIMIT + CALLERS, "{len} entries");
+        let insert = |caller: u64| {
+            let mut random = Random::new(caller);
+            for _ in 0..60_000 {
+                alive.fetch_add(1, SeqCst);
+                cache.insert(random.below(200), Arc::new(Counted(alive)));
             }
+        };
+        let callers: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || insert(caller))).collect();
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !is_over.load(SeqCst) {
+                most = most.max(alive.load(SeqCst));
+            }
+            most
         });
         callers.into_iter().for_each(|caller| caller.join().unwrap());
         is_over.store(true, SeqCst);
+        let most = watch.join().unwrap();
+        assert!(most <= LIMIT + 2 * CALLERS as usize, "{most} values");
     });
+    assert_eq!((cache.len(), alive.load(SeqCst)), (LIMIT, LIMIT));
 }
 
 /// Every value that was put in leaves once, by one cause, or is still there; and who takes it out gets it.

@@ -70,10 +70,16 @@ fn a_fixed_rate_does_not_drift() {
 
 #[test]
 fn a_period_shorter_than_a_tick_runs_once_a_tick() {
-    let timers = plain(MS * 10, |_| ());
-    timers.every(1, MS, MissedTicks::Skip);
-    timers.clock.advance(MS * 100);
-    assert_eq!(timers.times(), (1..=10).map(|n| n * 10).collect::<Vec<_>>());
+    for missed in [MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay] {
+        let timers = plain(MS * 10, |_| ());
+        timers.every(1, MS, missed);
+        assert_eq!(timers.clock.advance(MS * 100), 10, "{missed:?}");
+        assert_eq!(timers.times(), (1..=10).map(|n| n * 10).collect::<Vec<_>>());
+        assert!(timers.scheduler.reschedule(&1, MS * 50));
+        timers.clock.advance(MS * 60);
+        assert_eq!(timers.times()[10..], [150, 160], "{missed:?}: nothing is owed from before");
+        assert!(timers.is_balanced());
+    }
 }
 
 #[test]

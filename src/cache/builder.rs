@@ -1,11 +1,11 @@
 //! The settings of a cache, and their checks.
 
+use super::Cache;
 use super::entry::Entry;
 use super::lifetime::Lifetime;
 use super::loader::Loads;
 use super::stats::Cause;
 use super::store::{IdHasher, Listener, Store};
-use super::{Cache, Now};
 use crate::builder::{self, Pinning};
 use crate::error::BuildError;
 use crate::fanout::Executor;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a cache could not be built. Nothing is left running.
 #[derive(Debug)]
@@ -181,14 +181,7 @@ where
         let expiring = Arc::clone(&store);
         let timers = timers.build(move |_, entry| expiring.leave(&entry, Cause::Expired));
         let timers = timers.map_err(CacheError::Scheduler)?;
-        Ok(Cache {
-            store,
-            timers,
-            lifetime,
-            loads: Loads::new(),
-            now: Box::new(Instant::now),
-            last_id: AtomicU64::new(0),
-        })
+        Ok(Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) })
     }
 
     /// A cache without threads, on a clock that stands still until it is moved: for tests. The listener runs on the thread
@@ -216,9 +209,7 @@ where
         let expiring = Arc::clone(&store);
         let timers = timers.build_manual(move |_, entry| expiring.leave(&entry, Cause::Expired));
         let (timers, clock) = timers.map_err(CacheError::Scheduler)?;
-        let time = clock.clone();
-        let now: Now = Box::new(move || time.now());
-        Ok((Cache { store, timers, lifetime, loads: Loads::new(), now, last_id: AtomicU64::new(0) }, clock))
+        Ok((Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) }, clock))
     }
 
     fn check(&self) -> Result<(), CacheError> {

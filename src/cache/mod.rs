@@ -23,10 +23,8 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{Store, Timers};
-
-type Now = Box<dyn Fn() -> Instant + Send + Sync>;
 
 /// A concurrent cache: each entry expires on its own, by a timer of its own; with a limit, the least recently used one
 /// leaves first.
@@ -71,7 +69,6 @@ where
     timers: Timers<K, V>,
     lifetime: Lifetime,
     loads: Loads<K, V>,
-    now: Now,
     last_id: AtomicU64,
 }
 
@@ -118,7 +115,7 @@ where
     where
         K: Borrow<Q>,
     {
-        self.store.find(key).is_some_and(|entry| !entry.is_expired((self.now)()))
+        self.store.find(key).is_some_and(|entry| !entry.is_expired(self.timers.now()))
     }
 
     /// Puts an entry in, for the cache's TTL from now. The value that is replaced comes back, unless it has expired.
@@ -143,7 +140,7 @@ where
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         // Relaxed: a number that nobody else has; it publishes nothing.
         let id = self.last_id.fetch_add(1, Relaxed) + 1;
-        let deadline = (self.now)().checked_add(self.lifetime.of(ttl, id));
+        let deadline = self.timers.now().checked_add(self.lifetime.of(ttl, id));
         self.enter(Arc::new(Entry::new(id, key, value, deadline)))
     }
 
@@ -243,8 +240,8 @@ where
         }
     }
 
-    /// The number of entries, in no order of time with changes that happen at the same moment. Entries count until their
-    /// timers have taken them out, up to a tick and a wake-up late.
+    /// The number of entries; off by no more than what other threads change during the call. Entries count until their timers
+    /// have taken them out, up to a tick and a wake-up late.
     ///
     /// With a limit, there are no more than that while nothing is being inserted, and one more for each insertion under way.
     pub fn len(&self) -> usize {
@@ -284,7 +281,7 @@ where
         K: Borrow<Q>,
     {
         let entry = self.store.find(key)?;
-        if entry.is_expired((self.now)()) {
+        if entry.is_expired(self.timers.now()) {
             return None;
         }
         self.store.touch(&entry);
@@ -321,7 +318,7 @@ where
     /// Ends an entry, if this thread is the one who ends its timer. Its value, if it was still good.
     fn end(&self, id: u64, cause: Cause) -> Option<V> {
         let entry = self.timers.cancel(&id)?;
-        let expired = entry.is_expired((self.now)());
+        let expired = entry.is_expired(self.timers.now());
         self.store.leave(&entry, if expired { Cause::Expired } else { cause });
         (!expired && cause != Cause::Evicted).then(|| Entry::into_value(entry))
     }

@@ -21,7 +21,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-type Now = Box<dyn Fn() -> Instant + Send + Sync>;
 type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 
 /// A map of k buckets whose entries expire by the bucket: an entry lives for T at least and T(1 + 1/(k-1)) at most,
@@ -48,22 +47,16 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// # Ok::<(), shardwheel::rotating::RotatingError>(())
 /// ```
 pub struct TimeCacheMap<K, V> {
-    /// Kept for its thread.
-    _scheduler: Scheduler<()>,
+    /// Whose only timer rotates the map.
+    scheduler: Scheduler<()>,
     shared: Arc<Shared<K, V>>,
 }
 
 struct Shared<K, V> {
     state: Mutex<State<K, V>>,
     expired: Expired<K, V>,
-    /// Set before the first rotation is scheduled.
-    wiring: OnceLock<Wiring>,
-}
-
-/// What exists only after the callback does.
-struct Wiring {
-    scheduler: WeakScheduler<()>,
-    now: Now,
+    /// It exists only after its callback does; set before the first rotation is scheduled.
+    scheduler: OnceLock<WeakScheduler<()>>,
 }
 
 struct State<K, V> {
@@ -101,8 +94,8 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         // The only timer of its only shard: there is nobody whom the callback could hold up.
         let builder = Scheduler::builder().shards(1).pinning(Pinning::Off).executor(Executor::Inline);
         let scheduler = builder.build(move |(), ()| timer.turn()).map_err(RotatingError::Scheduler)?;
-        shared.start(&scheduler, Box::new(Instant::now));
-        Ok(Self { _scheduler: scheduler, shared })
+        shared.start(&scheduler);
+        Ok(Self { scheduler, shared })
     }
 
     /// As [`new`](Self::new), without a thread, on a clock that stands still until it is moved: for tests. The callback runs on
@@ -133,14 +126,13 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         let timer = Arc::clone(&shared);
         let built = Scheduler::builder().shards(1).build_manual(move |(), ()| timer.turn());
         let (scheduler, clock) = built.map_err(RotatingError::Scheduler)?;
-        let time = clock.clone();
-        shared.start(&scheduler, Box::new(move || time.now()));
-        Ok((Self { _scheduler: scheduler, shared }, clock))
+        shared.start(&scheduler);
+        Ok((Self { scheduler, shared }, clock))
     }
 
     /// Puts an entry into the newest bucket, for another whole expiry. The value that was under this key comes back.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        self.shared.current().map.insert(key, value)
+        self.current().map.insert(key, value)
     }
 
     /// The value of `key`. Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
@@ -151,7 +143,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         K: Borrow<Q>,
         V: Clone,
     {
-        self.shared.current().map.get(key).cloned()
+        self.current().map.get(key).cloned()
     }
 
     /// True if there is an entry under `key`.
@@ -159,7 +151,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.shared.current().map.contains(key)
+        self.current().map.contains(key)
     }
 
     /// Takes an entry out: it will not come to the callback. `None`: it expired, or never was.
@@ -167,12 +159,12 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.shared.current().map.remove(key)
+        self.current().map.remove(key)
     }
 
     /// The number of entries. O(k).
     pub fn len(&self) -> usize {
-        self.shared.current().map.len()
+        self.current().map.len()
     }
 
     /// True if there is no entry.
@@ -183,6 +175,10 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     /// How many calls of the callback panicked.
     pub fn callback_panics(&self) -> u64 {
         self.shared.lock().panics
+    }
+
+    fn current(&self) -> MutexGuard<'_, State<K, V>> {
+        self.shared.current(&self.scheduler)
     }
 }
 
@@ -203,26 +199,27 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
         let period = expiry.as_nanos().div_ceil(buckets as u128 - 1);
         let period = Duration::from_nanos(u64::try_from(period).unwrap_or(u64::MAX));
         let state = State { map, period, next: None, dead: VecDeque::new(), panics: 0 };
-        Ok(Self { state: Mutex::new(state), expired, wiring: OnceLock::new() })
+        Ok(Self { state: Mutex::new(state), expired, scheduler: OnceLock::new() })
     }
 
-    fn start(&self, scheduler: &Scheduler<()>, now: Now) {
+    fn start(&self, scheduler: &Scheduler<()>) {
         let mut state = self.lock();
-        state.next = now().checked_add(state.period);
+        state.next = scheduler.now().checked_add(state.period);
         drop(state);
-        let _ = self.wiring.set(Wiring { scheduler: scheduler.downgrade(), now });
+        let _ = self.scheduler.set(scheduler.downgrade());
         self.arm();
     }
 
-    fn now(&self) -> Instant {
-        self.wiring.get().map_or_else(Instant::now, |wiring| (wiring.now)())
+    /// `None`: the map itself is on its way out.
+    fn scheduler(&self) -> Option<Scheduler<()>> {
+        self.scheduler.get()?.upgrade()
     }
 
     /// The map as it is by now.
-    fn current(&self) -> MutexGuard<'_, State<K, V>> {
+    fn current(&self, scheduler: &Scheduler<()>) -> MutexGuard<'_, State<K, V>> {
         let mut state = self.lock();
         // Read under the lock: whoever is second sees no earlier time than whoever was first.
-        state.catch_up(self.now());
+        state.catch_up(scheduler.now());
         state
     }
 
@@ -239,17 +236,16 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
     }
 
     fn next_dead(&self) -> Option<Vec<(K, V)>> {
-        self.current().dead.pop_front()
+        self.current(&self.scheduler()?).dead.pop_front()
     }
 
     /// Calls `turn` at the next rotation; at once, if somebody has made up for one since the last look.
     fn arm(&self) {
+        let Some(scheduler) = self.scheduler() else { return };
         let state = self.lock();
-        let due = if state.dead.is_empty() { state.next } else { Some(self.now()) };
+        let due = if state.dead.is_empty() { state.next } else { Some(scheduler.now()) };
         drop(state);
-        // Without a scheduler, the map itself is on its way out.
-        let scheduler = self.wiring.get().and_then(|wiring| wiring.scheduler.upgrade());
-        if let (Some(scheduler), Some(due)) = (scheduler, due) {
+        if let Some(due) = due {
             let _ = scheduler.schedule_at((), (), due);
         }
     }
