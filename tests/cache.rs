@@ -213,6 +213,20 @@ fn each_entry_ends_once_and_the_listener_hears_why() {
     assert_eq!((stats.inserted, stats.entries), (4, 0));
 }
 
+#[test]
+fn clearing_ends_every_entry_and_its_timer() {
+    let (cache, clock, log) = logged(HOUR, Some(3));
+    cache.insert_with_ttl(0, 0, Duration::ZERO);
+    (1..3).for_each(|key| ignore(cache.insert(key, 10 * key)));
+    cache.clear();
+    assert_eq!((cache.len(), clock.advance_to_next()), (0, None));
+    let mut heard = lock(&log).clone();
+    heard.sort_by_key(|&(key, ..)| key);
+    assert_eq!(heard, [(0, 0, Cause::Expired), (1, 10, Cause::Removed), (2, 20, Cause::Removed)]);
+    (3..6).for_each(|key| ignore(cache.insert(key, key)));
+    assert_eq!((cache.len(), cache.stats().evicted), (3, 0), "all the room is free");
+}
+
 /// go-zero's wheel hangs when a callback sets a timer.
 #[test]
 fn a_listener_may_use_the_cache() {

@@ -153,6 +153,25 @@ where
         self.end(id, Cause::Removed)
     }
 
+    /// Takes all entries out that are there at the call, as [`remove`](Self::remove) does. An entry that is put in meanwhile
+    /// may stay.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// cache.insert("a", 1);
+    /// cache.clear();
+    /// assert_eq!((cache.get("a"), cache.stats().removed), (None, 1));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn clear(&self) {
+        for entry in self.store.all() {
+            self.store.unpublish(&entry);
+            self.end(entry.id, Cause::Removed);
+        }
+    }
+
     /// The value of `key`; if there is none, that of `load`, which is put in. However many threads ask for a key at the same
     /// time, one of them loads, and the others wait for it.
     ///

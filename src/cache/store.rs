@@ -112,6 +112,11 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         }
     }
 
+    /// The entries; those that have expired as well.
+    pub(super) fn all(&self) -> Vec<Arc<Entry<K, V>>> {
+        self.map.pin().values().filter_map(|slot| slot.entry.upgrade()).collect()
+    }
+
     /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there.
     pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
         let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
