@@ -1,7 +1,8 @@
 //! The faults of the timers that people come from, each with what should have happened. A name begins with whose it was.
 #![cfg(not(feature = "loom"))]
 
-use shardwheel::{Close, Executor, ManualClock, MissedTicks, Scheduler, WeakScheduler};
+use shardwheel::rotating::TimeCacheMap;
+use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, Scheduler, WeakScheduler};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -148,6 +149,73 @@ fn redis_periodic_events_do_not_drift() {
     let period = Duration::from_micros(33_333);
     timers.scheduler.schedule_every("cron", (), period, MissedTicks::Skip).unwrap();
     assert_eq!(timers.clock.advance(Duration::from_secs(100)), 3000);
+}
+
+/// There, an event that deletes itself must also remember to say that it is over.
+#[test]
+fn redis_an_event_that_deletes_itself_is_over_whatever_it_returns() {
+    let own = Arc::new(OnceLock::<WeakScheduler<&'static str, u32>>::new());
+    let of_callback = Arc::clone(&own);
+    let events = Scheduler::builder().build_rearming_manual(move |&key: &&'static str, runs: &mut u32| {
+        *runs += 1;
+        match of_callback.get().and_then(WeakScheduler::upgrade) {
+            Some(events) if *runs == 3 => assert_eq!(events.cancel(key), None),
+            _ => {}
+        }
+        if key == "once" { Next::Done } else { Next::After(TICK) }
+    });
+    let (events, clock) = events.unwrap();
+    own.set(events.downgrade()).unwrap();
+    ["once", "again and again"].iter().for_each(|key| drop(events.schedule_with(key, 0, TICK).unwrap()));
+    assert_eq!(clock.advance(10 * TICK), 1 + 3);
+    assert!(events.is_empty());
+}
+
+#[test]
+fn storm_a_callback_that_throws_does_not_end_the_cleaner() {
+    let thrown = |_: Vec<(u32, ())>| std::panic::resume_unwind(Box::new("thrown"));
+    let (map, clock) = TimeCacheMap::new_manual(2 * TICK, 3, thrown).unwrap();
+    for round in 1..=3 {
+        map.insert(1, ());
+        clock.advance(3 * TICK);
+        assert_eq!((map.len(), map.callback_panics()), (0, round));
+    }
+}
+
+/// Each time that the cleaner is late, all who come after are later there.
+#[test]
+fn storm_a_late_cleaner_makes_nobody_else_late() {
+    let own = Arc::new(OnceLock::<ManualClock>::new());
+    let of_callback = Arc::clone(&own);
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&left);
+    let (map, clock) = TimeCacheMap::new_manual(2 * TICK, 3, move |bucket: Vec<(u32, ())>| {
+        sink.lock().unwrap().extend(bucket.into_iter().map(|(key, ())| (key, of_callback.get().unwrap().now())));
+    })
+    .unwrap();
+    let start = clock.now();
+    own.set(clock.clone()).unwrap();
+    map.insert(1, ());
+    clock.advance(17 * TICK + TICK / 2);
+    map.insert(2, ());
+    clock.advance(10 * TICK);
+    let left = left.lock().unwrap().clone();
+    assert_eq!(left, [(1, start + 3 * TICK), (2, start + 20 * TICK)]);
+}
+
+/// There, the clock is read once a second, and what has expired since is still handed out.
+#[test]
+#[cfg(feature = "cache")]
+fn ttl_map_what_has_expired_is_not_to_be_seen_before_the_sweep() {
+    let builder = shardwheel::cache::Cache::builder(Duration::from_millis(10)).jitter(0.0).tick(TICK);
+    let (map, clock) = builder.build_manual().unwrap();
+    map.insert("k", "v");
+    clock.advance(Duration::from_millis(10) - Duration::from_nanos(1));
+    assert_eq!(map.get("k"), Some("v"));
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((map.get("k"), map.len()), (None, 1), "it is still there, and not to be seen");
+    clock.advance(TICK);
+    assert_eq!(map.len(), 0);
 }
 
 #[test]
