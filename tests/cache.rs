@@ -768,6 +768,22 @@ fn a_key_that_is_always_there_is_always_found() {
     });
 }
 
+#[test]
+fn what_an_executor_drops_is_not_to_be_seen() {
+    let (sender, jobs) = channel();
+    let executor = Executor::custom(move |job: Job| {
+        drop(job);
+        let _ = sender.send(());
+    });
+    let value = Arc::new(());
+    let cache = Cache::builder(ms(1)).tick(MS).executor(executor).build().unwrap();
+    cache.insert(1, Arc::clone(&value));
+    jobs.recv_timeout(PATIENCE).expect("the timer fires");
+    assert_eq!((cache.get(&1), cache.contains(&1), Arc::strong_count(&value)), (None, false, 1));
+    assert_eq!((cache.insert_with_ttl(1, value, HOUR), cache.len()), (None, 1));
+    assert!(cache.contains(&1));
+}
+
 /// Callbacks that wait for the executor hold their entries, but no room.
 #[test]
 fn what_expired_takes_no_room_though_its_callback_is_late() {

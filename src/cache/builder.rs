@@ -135,6 +135,8 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Who takes expired entries out and tells the listener of them. Default: with a listener a rayon pool of the cache's own,
     /// with a thread per core; without, the workers themselves.
+    ///
+    /// Entries of a job that the executor drops are not to be seen, but count until their keys are used again.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self

@@ -9,7 +9,8 @@ use papaya::{Equivalent, HashMap};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::fence;
 use std::sync::{Arc, Weak};
 
 /// An entry's timer, by the entry's id, owns the entry.
@@ -104,8 +105,10 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
             if let Some(entry) = slot.entry.upgrade() {
                 return Some(entry);
             }
-            // It left while we stood here; by then it was out of the map, and another one may be in its place. The same
-            // one twice: what should have taken it out was stopped by a panic of the key's.
+            // It left while we stood here. It was taken out of the map before, and another one may be in its place.
+            // Acquire: of the Release with which its last owner let go of it, so that the map is seen as it was then.
+            fence(Acquire);
+            // The same one twice: it was not taken out, because the key panicked or the executor dropped the job.
             if left.replace(slot.id) == Some(slot.id) {
                 return None;
             }
