@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use shardwheel::cache::{Cache, CacheError, Cause, LoadError, Stats};
 use shardwheel::{Executor, Job, ManualClock};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -741,6 +742,45 @@ fn follow(cache: &Cache<u64, Instant>, key: u64, ttl: Duration) {
                 return;
             }
         }
+    }
+}
+
+/// Each thread has keys of its own, and a map that knows what is under them, while all use the same cache, few keys and
+/// many by turns, so that it grows meanwhile; another one only reads.
+#[test]
+fn threads_with_keys_of_their_own_get_the_answers_of_a_map() {
+    const CALLERS: u64 = 3;
+    const KEYS: u64 = 30_000;
+    for limit in [CALLERS * KEYS, u64::MAX] {
+        let cache = Cache::builder(HOUR).limit(limit as usize).build().unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let call = |caller: u64| {
+                let (mut here, mut random) = (HashMap::new(), Random::new(caller));
+                for value in 0..60_000 {
+                    let keys = if value / 5_000 % 2 == 0 { 20 } else { KEYS };
+                    let key = random.below(keys) * CALLERS + caller;
+                    match random.below(6) {
+                        0 | 1 => assert_eq!(cache.insert(key, value), here.insert(key, value)),
+                        2 => assert_eq!(cache.remove(&key), here.remove(&key)),
+                        3 => assert_eq!(cache.get_or_insert_with(key, || value), *here.entry(key).or_insert(value)),
+                        4 => assert_eq!(cache.contains(&key), here.contains_key(&key)),
+                        _ => assert_eq!(cache.get(&key), here.get(&key).copied()),
+                    }
+                }
+                here.len()
+            };
+            let callers: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
+            scope.spawn(|| {
+                let mut random = Random::new(CALLERS);
+                while !is_over.load(SeqCst) {
+                    cache.get(&random.below(CALLERS * KEYS));
+                }
+            });
+            let ends: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
+            is_over.store(true, SeqCst);
+            assert_eq!(ends.into_iter().map(Result::unwrap).sum::<usize>(), cache.len());
+        });
     }
 }
 
