@@ -45,7 +45,8 @@ impl Ledger {
 
     pub(super) fn assert_all_dropped_once(&self) {
         let drops = lock(&self.0);
-        assert!(drops.iter().all(|&count| count == 1), "each key and value is dropped once: {drops:?}");
+        let wrong: Vec<_> = drops.iter().enumerate().filter(|&(_, &count)| count != 1).collect();
+        assert!(wrong.is_empty(), "each key and value is dropped once; these, so often: {wrong:?}");
     }
 }
 
@@ -56,7 +57,12 @@ struct Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        lock(&self.ledger.0)[self.number] += 1;
+        let mut drops = lock(&self.ledger.0);
+        drops[self.number] += 1;
+        if drops[self.number] > 1 {
+            // This drop gives back a reference that was given back already.
+            std::mem::forget(self.ledger.clone());
+        }
     }
 }
 
