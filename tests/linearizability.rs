@@ -7,12 +7,15 @@
 //! A compare-exchange that is torn into load and store leaves a window of some nanoseconds, which only threads that run
 //! truly at once, on the same key, hit. So nobody waits at a barrier: every caller takes the next number, and the numbers
 //! walk over the keys.
+//!
+//! In every other batch the callbacks say when their timers come back. Such a timer is firing from one moment before its
+//! callback until one after it; meanwhile it is not pending, but can be told when to come back, and ended.
 
 mod support;
 
-use shardwheel::{Executor, Pinning, Scheduler, Timer};
+use shardwheel::{Close, Executor, Next, Pinning, Scheduler, Timer};
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -24,6 +27,8 @@ const BATCHES: u64 = 90;
 const KEYS: u64 = 3_072;
 /// Calls on one key.
 const CALLS: u64 = 24;
+/// Runs of one timer.
+const RUNS_MAX: u32 = 3;
 
 /// When a timer is due, seen from a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,7 +46,6 @@ enum Call {
         due: Due,
         replaced: Option<u64>,
     },
-    /// `cancel`, and `expire_now`, which hands the value to the callback instead.
     Take {
         value: Option<u64>,
     },
@@ -62,8 +66,16 @@ enum Call {
     Look {
         due: Option<Due>,
     },
-    Expire {
+    /// A timer fires because it is due, or early, because it was asked to; if it repeats, it has to `End` that.
+    Fire {
         value: u64,
+        early: bool,
+        repeats: bool,
+    },
+    /// It comes back, if nobody has ended it.
+    End {
+        value: u64,
+        next: Option<Due>,
     },
 }
 
@@ -74,74 +86,146 @@ struct Event {
     ended: u64,
 }
 
-/// The value and deadline of the key's timer.
-type Pending = Option<(u64, Due)>;
+/// The key's timer, by its value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum State {
+    Absent,
+    Pending(u64, Due),
+    /// Until `End`; when it is to come back then, if somebody has said so.
+    Firing(u64, Option<Due>),
+}
 
-/// What the key's timer is after `call`, if that answer fits a timer that was `pending`.
-fn apply(pending: Pending, call: Call) -> Option<Pending> {
-    let own = pending.map(|(value, _)| value);
-    let (fits, after) = match call {
-        Call::Schedule { value, due, replaced } => (replaced == own, Some((value, due))),
-        Call::Take { value } => (value == own, None),
-        Call::Reschedule { due, moved } => (moved == own.is_some(), own.map(|own| (own, due))),
-        Call::TakeThis { value, taken } => (taken == (own == Some(value)), pending.filter(|_| !taken)),
-        Call::RescheduleThis { value, due, moved } => {
-            (moved == (own == Some(value)), if moved { Some((value, due)) } else { pending })
+impl State {
+    fn pending(self) -> Option<(u64, Due)> {
+        if let Self::Pending(value, due) = self { Some((value, due)) } else { None }
+    }
+
+    fn moved(self, to: Due) -> Self {
+        match self {
+            Self::Absent => Self::Absent,
+            Self::Pending(value, _) => Self::Pending(value, to),
+            Self::Firing(value, _) => Self::Firing(value, Some(to)),
         }
-        Call::Look { due } => (due == pending.map(|(_, due)| due), pending),
-        Call::Expire { value } => (pending == Some((value, Due::Soon)), None),
+    }
+}
+
+/// What the key's timer is after `call`, if that answer fits a timer that was in `state`.
+fn apply(state: State, call: Call) -> Option<State> {
+    let pending = state.pending().map(|(value, _)| value);
+    let is = |value| matches!(state, State::Pending(own, _) | State::Firing(own, _) if own == value);
+    let (fits, after) = match call {
+        Call::Schedule { value, due, replaced } => (replaced == pending, State::Pending(value, due)),
+        Call::Take { value } => (value == pending, State::Absent),
+        Call::Reschedule { due, moved } => (moved == (state != State::Absent), state.moved(due)),
+        Call::TakeThis { value, taken } => {
+            (taken == (pending == Some(value)), if is(value) { State::Absent } else { state })
+        }
+        Call::RescheduleThis { value, due, moved } => {
+            (moved == is(value), if moved { state.moved(due) } else { state })
+        }
+        Call::Look { due } => (due == state.pending().map(|(_, due)| due), state),
+        Call::Fire { value, early, repeats } => {
+            let fits = state == State::Pending(value, Due::Soon) || (early && pending == Some(value));
+            (fits, if repeats { State::Firing(value, None) } else { State::Absent })
+        }
+        Call::End { value, next } => match state {
+            State::Firing(own, told) if own == value => {
+                (true, told.or(next).map_or(State::Absent, |due| State::Pending(value, due)))
+            }
+            _ => (true, state),
+        },
     };
     fits.then_some(after)
 }
 
 /// True if some order explains all events.
 fn is_linearizable(events: &[Event]) -> bool {
-    fn search(events: &[Event], done: u64, pending: Pending, tried: &mut HashSet<(u64, Pending)>) -> bool {
+    fn search(events: &[Event], done: u128, state: State, tried: &mut HashSet<(u128, State)>) -> bool {
         let left = || (0..events.len()).filter(|index| done & 1 << index == 0);
         // Only what began before the first of the others ended can be next.
         let Some(first_end) = left().map(|index| events[index].ended).min() else { return true };
-        tried.insert((done, pending))
+        tried.insert((done, state))
             && left().filter(|&index| events[index].begun <= first_end).any(|index| {
-                apply(pending, events[index].call).is_some_and(|after| search(events, done | 1 << index, after, tried))
+                apply(state, events[index].call).is_some_and(|after| search(events, done | 1 << index, after, tried))
             })
     }
-    assert!(events.len() <= 64, "the set of events done is a machine word");
-    search(events, 0, None, &mut HashSet::new())
+    assert!(events.len() <= 128, "the set of events done is a number");
+    search(events, 0, State::Absent, &mut HashSet::new())
+}
+
+/// A callback: of whose timer, from when to when, and what it answered.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    key: u64,
+    value: u64,
+    begun: u64,
+    ended: u64,
+    next: Option<Due>,
 }
 
 thread_local! {
-    /// The value that this thread's `expire_now` has fired.
-    static FIRED_HERE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The callback that this thread's `expire_now` has run.
+    static RUN_HERE: Cell<Option<Run>> = const { Cell::new(None) };
 }
 
 /// What the threads of a batch share.
 struct Batch {
-    scheduler: Scheduler<u64, u64>,
+    scheduler: Scheduler<u64, Value>,
     /// One more at each reading: a clock that all threads agree on.
     clock: Arc<AtomicU64>,
-    /// The worker's callbacks: key, value, time.
-    expired: Arc<Mutex<Vec<(u64, u64, u64)>>>,
+    /// The worker's callbacks, in order.
+    runs: Arc<Mutex<Vec<Run>>>,
     next: AtomicU64,
     seed: u64,
 }
 
+/// Who it is, and how often it has run.
+type Value = (u64, u32);
 /// A caller's last timer: its key, its value, its handle.
-type Own = Option<(u64, u64, Timer<u64, u64>)>;
+type Own = Option<(u64, u64, Timer<u64, Value>)>;
+
+/// The callback: notes itself, and says when its timer is to come back.
+fn on_expiry(clock: &AtomicU64, runs: &Mutex<Vec<Run>>, key: u64, value: &mut Value) -> Next {
+    let begun = clock.fetch_add(1, SeqCst);
+    value.1 += 1;
+    let choice = (value.0 + u64::from(value.1)) % 4;
+    let (answer, next) = match choice {
+        _ if value.1 == RUNS_MAX => (Next::Done, None),
+        0 => (Next::After(Duration::from_secs(60)), Some(Due::Never)),
+        1 => (Next::After(Duration::from_micros(20)), Some(Due::Soon)),
+        _ => (Next::After(Duration::ZERO), Some(Due::Soon)),
+    };
+    // Long enough for callers to meet it.
+    (0..choice * 50).for_each(|_| std::hint::spin_loop());
+    let run = Run { key, value: value.0, begun, ended: clock.fetch_add(1, SeqCst), next };
+    if thread::current().name().is_some_and(|name| name.starts_with("shardwheel")) {
+        lock(runs).push(run);
+    } else {
+        RUN_HERE.set(Some(run));
+    }
+    answer
+}
 
 impl Batch {
     fn new(seed: u64) -> Self {
-        let (clock, expired) = (Arc::new(AtomicU64::new(1)), Arc::new(Mutex::new(Vec::new())));
-        let (time, log) = (Arc::clone(&clock), Arc::clone(&expired));
-        let callback = move |key: &u64, value: u64| {
-            if thread::current().name().is_some_and(|name| name.starts_with("shardwheel")) {
-                lock(&log).push((*key, value, time.fetch_add(1, SeqCst)));
-            } else {
-                FIRED_HERE.set(Some(value));
-            }
-        };
+        let (clock, runs) = (Arc::new(AtomicU64::new(1)), Arc::new(Mutex::new(Vec::new())));
+        let (time, log) = (Arc::clone(&clock), Arc::clone(&runs));
         let builder = Scheduler::builder().tick(Duration::from_micros(10)).shards(1).pinning(Pinning::Off);
-        let scheduler = builder.executor(Executor::Inline).build(callback).expect("in range");
-        Self { scheduler, clock, expired, next: AtomicU64::new(0), seed }
+        let builder = builder.executor(Executor::Inline);
+        let callback = move |key: &u64, value: &mut Value| on_expiry(&time, &log, *key, value);
+        let scheduler = if Self::repeats(seed) {
+            builder.build_rearming(callback)
+        } else {
+            builder.build(move |key: &u64, mut value: Value| {
+                callback(key, &mut value);
+            })
+        };
+        Self { scheduler: scheduler.expect("in range"), clock, runs, next: AtomicU64::new(0), seed }
+    }
+
+    /// True if the callbacks decide whether their timers come back.
+    fn repeats(seed: u64) -> bool {
+        seed / 4 % 2 == 1
     }
 
     /// The same choice for the same number in the same batch.
@@ -160,14 +244,31 @@ impl Batch {
     fn calls(&self) -> Vec<(u64, Event)> {
         let mut own = None;
         let next = || Some(self.next.fetch_add(1, SeqCst)).filter(|&number| number < KEYS * CALLS);
-        std::iter::from_fn(|| next().map(|number| (self.key(number), self.event(|| self.call(number, &mut own)))))
-            .collect()
+        let mut events = Vec::new();
+        while let Some(number) = next() {
+            let event = self.event(|| self.call(number, &mut own));
+            let happened = match RUN_HERE.take() {
+                Some(run) => self.events_of(run, true, event.begun, event.ended),
+                None => vec![event],
+            };
+            events.extend(happened.into_iter().map(|event| (self.key(number), event)));
+        }
+        events
     }
 
     fn event(&self, call: impl FnOnce() -> Call) -> Event {
         let begun = self.clock.fetch_add(1, SeqCst);
         let call = call();
         Event { call, begun, ended: self.clock.fetch_add(1, SeqCst) }
+    }
+
+    /// A run takes place between `after` and `before`; its timer fires before the callback begins, and comes back after that.
+    fn events_of(&self, run: Run, early: bool, after: u64, before: u64) -> Vec<Event> {
+        let Run { value, begun, ended, next, .. } = run;
+        let repeats = Self::repeats(self.seed);
+        let fire = Event { call: Call::Fire { value, early, repeats }, begun: after, ended: begun };
+        let end = Event { call: Call::End { value, next }, begun: ended, ended: before };
+        if repeats { vec![fire, end] } else { vec![fire] }
     }
 
     fn call(&self, number: u64, own: &mut Own) -> Call {
@@ -182,13 +283,19 @@ impl Batch {
                 Call::RescheduleThis { value: *value, due, moved: timer.reschedule(delay) }
             }
             (0..=6, own) => {
-                let (replaced, timer) = scheduler.schedule_with_handle(key, value, delay).expect("open and not full");
+                let (replaced, timer) =
+                    scheduler.schedule_with_handle(key, (value, 0), delay).expect("open and not full");
                 *own = Some((key, value, timer));
-                Call::Schedule { value, due, replaced }
+                Call::Schedule { value, due, replaced: id_of(replaced) }
             }
             (7..=10, _) => Call::Reschedule { due, moved: scheduler.reschedule(&key, delay) },
-            (11..=13, _) => Call::Take { value: scheduler.cancel(&key) },
-            (14, _) => Call::Take { value: scheduler.expire_now(&key).then(|| FIRED_HERE.take()).flatten() },
+            (11..=13, _) => Call::Take { value: id_of(scheduler.cancel(&key)) },
+            (14, _) => {
+                // If it fires, that is what has happened.
+                let fired = scheduler.expire_now(&key);
+                assert_eq!(fired, RUN_HERE.get().is_some());
+                Call::Look { due: None }
+            }
             _ => self.look(key),
         }
     }
@@ -208,23 +315,33 @@ impl Batch {
         callers.into_iter().for_each(|(key, event)| events[key as usize].push(event));
         for key in 0..KEYS {
             eventually("what is due fires", || self.look(key) != Call::Look { due: Some(Due::Soon) });
-            events[key as usize].push(self.event(|| Call::Take { value: self.scheduler.cancel(&key) }));
+            events[key as usize].push(self.event(|| Call::Take { value: id_of(self.scheduler.cancel(&key)) }));
         }
         // Joins the worker, so that every callback has run.
-        drop(self.scheduler);
-        for &(key, value, ended) in &*lock(&self.expired) {
-            let expiry = expiry(&events[key as usize], value, ended);
-            events[key as usize].push(expiry);
+        self.scheduler.close(Close::Discard);
+        let runs = lock(&self.runs);
+        let mut started = HashMap::new();
+        for (index, run) in runs.iter().enumerate() {
+            // It fires some time after the call that started it, or after its last run, and comes back before the worker's
+            // next callback.
+            let calls = &mut events[run.key as usize];
+            let after = started.insert(run.value, run.ended).unwrap_or_else(|| start_of(calls, run.value));
+            let before = runs.get(index + 1).map_or(u64::MAX, |next| next.begun);
+            calls.extend(self.events_of(*run, false, after, before));
         }
+        drop(runs);
         events
     }
 }
 
-/// An expiry took place some time between the call that started the timer and its callback.
-fn expiry(calls: &[Event], value: u64, ended: u64) -> Event {
+fn id_of(value: Option<Value>) -> Option<u64> {
+    value.map(|(id, _)| id)
+}
+
+/// When the call began that started a timer.
+fn start_of(calls: &[Event], value: u64) -> u64 {
     let started = |event: &&Event| matches!(event.call, Call::Schedule { value: own, .. } if own == value);
-    let begun = calls.iter().find(started).expect("only what was scheduled fires").begun;
-    Event { call: Call::Expire { value }, begun, ended }
+    calls.iter().find(started).expect("only what was scheduled fires").begun
 }
 
 #[test]
@@ -232,7 +349,7 @@ fn every_history_has_an_order() {
     let mut contended = 0;
     for seed in 0..BATCHES {
         for (key, events) in within(PATIENCE, "a batch", move || Batch::new(seed).run()).into_iter().enumerate() {
-            let expires = |event: &Event| matches!(event.call, Call::Expire { .. });
+            let expires = |event: &Event| matches!(event.call, Call::Fire { early: false, .. });
             let is_contended =
                 |expiry: &Event| events.iter().any(|event| event.begun < expiry.ended && expiry.ended < event.ended);
             contended += events.iter().filter(|event| expires(event) && is_contended(event)).count();
@@ -247,7 +364,9 @@ fn histories_without_an_order_are_found() {
     let event = |call, begun, ended| Event { call, begun, ended };
     let scheduled = event(Call::Schedule { value: 1, due: Due::Soon, replaced: None }, 1, 2);
     let taken = Call::Take { value: Some(1) };
-    let expired = Call::Expire { value: 1 };
+    let expired = Call::Fire { value: 1, early: false, repeats: false };
+    let fires = Call::Fire { value: 1, early: false, repeats: true };
+    let ends = Call::End { value: 1, next: Some(Due::Soon) };
     let moved = Call::Reschedule { due: Due::Never, moved: true };
     assert!(is_linearizable(&[scheduled, event(taken, 3, 4)]));
     assert!(is_linearizable(&[
@@ -256,7 +375,15 @@ fn histories_without_an_order_are_found() {
         event(Call::Reschedule { due: Due::Soon, moved: true }, 4, 6),
         event(expired, 1, 7)
     ]));
+    let untaken = Call::Take { value: None };
+    assert!(is_linearizable(&[scheduled, event(fires, 3, 4), event(ends, 5, 6), event(fires, 7, 8)]));
+    assert!(is_linearizable(&[scheduled, event(fires, 3, 4), event(untaken, 5, 6), event(ends, 7, 8)]));
     let impossible = [
+        vec![scheduled, event(fires, 3, 4), event(fires, 5, 6)],
+        vec![scheduled, event(fires, 3, 4), event(taken, 5, 6), event(ends, 7, 8)],
+        vec![scheduled, event(fires, 3, 4), event(untaken, 5, 6), event(ends, 7, 8), event(fires, 9, 10)],
+        vec![scheduled, event(fires, 3, 4), event(moved, 5, 6), event(ends, 7, 8), event(fires, 9, 10)],
+        vec![scheduled, event(fires, 3, 4), event(ends, 5, 6), event(Call::Look { due: None }, 7, 8)],
         vec![scheduled, event(taken, 3, 4), event(expired, 1, 5)],
         vec![scheduled, event(moved, 3, 4), event(expired, 3, 5)],
         vec![scheduled, event(expired, 3, 4), event(expired, 3, 5)],

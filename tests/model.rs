@@ -5,7 +5,7 @@ mod support;
 mod the_model;
 
 use proptest::prelude::*;
-use shardwheel::Close;
+use shardwheel::{Close, MissedTicks};
 use std::time::Duration;
 use support::FIRST_TICKS;
 use the_model::{Op, Reaction, Settings, Span, run};
@@ -45,7 +45,12 @@ fn reaction() -> impl Strategy<Value = Reaction> {
         2 => delay().prop_map(Reaction::Restart),
         2 => key().prop_map(Reaction::Cancel),
         2 => (key(), delay()).prop_map(|(key, span)| Reaction::Move(key, span)),
+        1 => Just(Reaction::Panic),
     ]
+}
+
+fn missed() -> impl Strategy<Value = MissedTicks> {
+    prop_oneof![Just(MissedTicks::Skip), Just(MissedTicks::Burst), Just(MissedTicks::Delay)]
 }
 
 fn close() -> impl Strategy<Value = Close> {
@@ -58,6 +63,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (key(), span()).prop_map(|(key, span)| Op::ScheduleAt(key, span)),
         2 => (key(), span()).prop_map(|(key, span)| Op::SchedulePast(key, span)),
         6 => (key(), delay()).prop_map(|(key, span)| Op::ScheduleWithHandle(key, span)),
+        8 => (key(), delay(), missed(), reaction())
+            .prop_map(|(key, span, missed, reaction)| Op::ScheduleEvery(key, span, missed, reaction)),
         12 => (key(), delay()).prop_map(|(key, span)| Op::Reschedule(key, span)),
         4 => (key(), span()).prop_map(|(key, span)| Op::RescheduleAt(key, span)),
         10 => key().prop_map(Op::Cancel),
@@ -95,13 +102,15 @@ fn settings() -> impl Strategy<Value = Settings> {
         prop::sample::select(vec![1, 2, 5]),
         prop_oneof![3 => Just(None), 1 => (1..6usize).prop_map(Some)],
         prop::bool::weighted(0.25),
+        prop::option::weighted(0.25, delay()),
     )
-        .prop_map(|(tick, first_tick, shards, capacity, collide)| Settings {
+        .prop_map(|(tick, first_tick, shards, capacity, collide, rearm)| Settings {
             tick,
             first_tick,
             shards,
             capacity,
             collide,
+            rearm,
         })
 }
 

@@ -1,43 +1,28 @@
 //! Races of real threads that are small enough for Miri and ThreadSanitizer: see `.ci/miri` and `.ci/tsan`.
 //! Natively they are repeated many times.
 
-use shardwheel::{Close, Executor, ManualClock, Pinning, Scheduler};
+#[path = "support/counted.rs"]
+mod counted;
+
+use counted::{Counted, ROUNDS, key};
+use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, Pinning, Scheduler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-const ROUNDS: usize = if cfg!(miri) { 1 } else { 200 };
 const MS: Duration = Duration::from_millis(1);
 
-/// Counts what exists of it, so that a value lost or dropped twice shows.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, Relaxed);
-        Self(Arc::clone(alive))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        assert_ne!(self.0.fetch_sub(1, Relaxed), 0, "dropped twice");
-    }
-}
-
-/// A key on the heap: a look-up that comes too late would read freed memory.
-fn key(n: u64) -> String {
-    format!("key {n}")
-}
+type Sut = Scheduler<String, Counted>;
 
 fn assert_conserved(stats: &shardwheel::Stats) {
     let ended = stats.fired + stats.cancelled + stats.replaced + stats.drained + stats.discarded + stats.returned;
-    assert_eq!(stats.scheduled, ended + stats.pending, "{stats:?}");
+    assert_eq!(stats.scheduled + stats.rearmed, ended + stats.pending, "{stats:?}");
+    assert_eq!(stats.callback_panics, 0);
 }
 
 /// Every operation on two keys, as one caller.
-fn act(scheduler: &Scheduler<String, Counted>, alive: &Arc<AtomicUsize>, salt: u64) {
+fn act(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
     for n in 0..3 {
         let name = key((salt + n) % 2);
         let scheduled = scheduler.schedule_with_handle(name.clone(), Counted::new(alive), MS * (1 + n as u32));
@@ -52,13 +37,32 @@ fn act(scheduler: &Scheduler<String, Counted>, alive: &Arc<AtomicUsize>, salt: u
     }
 }
 
-fn race(scheduler: &Scheduler<String, Counted>, alive: &Arc<AtomicUsize>, beside: impl FnOnce() + Send) {
+/// As `act`, for timers that come back: so that runs and their ends are met.
+fn act_on_repeating(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
+    let missed = [MissedTicks::Burst, MissedTicks::Skip][salt as usize % 2];
+    for n in 0..3 {
+        let name = key((salt + n) % 2);
+        let _ = scheduler.schedule_every(name.clone(), Counted::new(alive), MS, missed);
+        scheduler.expire_now(&name);
+        scheduler.reschedule(&name, MS);
+        scheduler.cancel(&key((salt + n + 1) % 2));
+    }
+}
+
+fn race(act: impl Fn(u64) + Sync, beside: impl FnOnce() + Send) {
     thread::scope(|scope| {
         for salt in 0..2 {
-            scope.spawn(move || act(scheduler, alive, salt));
+            let act = &act;
+            scope.spawn(move || act(salt));
         }
         scope.spawn(beside);
     });
+}
+
+fn ticks(clock: &ManualClock) {
+    for _ in 0..4 {
+        clock.advance(MS);
+    }
 }
 
 #[test]
@@ -67,14 +71,7 @@ fn callers_race_with_the_tick() {
         let alive = Arc::new(AtomicUsize::new(0));
         let (scheduler, clock) =
             Scheduler::builder().shards(1).build_manual(|_: &String, _: Counted| {}).expect("valid settings");
-        let tick = |clock: ManualClock| {
-            move || {
-                for _ in 0..4 {
-                    clock.advance(MS);
-                }
-            }
-        };
-        race(&scheduler, &alive, tick(clock.clone()));
+        race(|salt| act(&scheduler, &alive, salt), || ticks(&clock));
         clock.advance(MS * 10);
         assert!(scheduler.is_empty());
         assert_conserved(&scheduler.stats());
@@ -93,9 +90,12 @@ fn callers_race_with_the_workers() {
             .executor(Executor::Inline)
             .build(|_: &String, _: Counted| {})
             .expect("valid settings");
-        race(&scheduler, &alive, || {
-            scheduler.drain(|_, _| {});
-        });
+        race(
+            |salt| act(&scheduler, &alive, salt),
+            || {
+                scheduler.drain(|_, _| {});
+            },
+        );
         // Joins the workers: while they run, the counts are not of one moment.
         scheduler.close(Close::Discard);
         assert_conserved(&scheduler.stats());
@@ -111,12 +111,62 @@ fn callers_race_with_close() {
             let alive = Arc::new(AtomicUsize::new(0));
             let (scheduler, _clock) =
                 Scheduler::builder().shards(1).build_manual(|_: &String, _: Counted| {}).expect("valid settings");
-            race(&scheduler, &alive, || drop(scheduler.close(close)));
+            race(|salt| act(&scheduler, &alive, salt), || drop(scheduler.close(close)));
             let stats = scheduler.stats();
             assert_eq!(stats.pending, 0);
             assert_conserved(&stats);
             drop(scheduler);
             assert_eq!(alive.load(Relaxed), 0);
         }
+    }
+}
+
+/// What has been cancelled while it ran stays away, and its value is dropped once.
+fn callers_race_with_runs(build: impl Fn() -> (Sut, ManualClock)) {
+    for _ in 0..ROUNDS {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let (scheduler, clock) = build();
+        race(|salt| act_on_repeating(&scheduler, &alive, salt), || ticks(&clock));
+        // Nothing runs any more: what is there is pending.
+        (0..2).for_each(|n| drop(scheduler.cancel(&key(n))));
+        assert_eq!((clock.advance(MS * 10), alive.load(Relaxed)), (0, 0));
+        assert_conserved(&scheduler.stats());
+        drop(scheduler);
+    }
+}
+
+#[test]
+fn callers_race_with_periodic_runs() {
+    callers_race_with_runs(|| Scheduler::builder().shards(1).build_manual(|_: &String, _: Counted| {}).expect("valid"));
+}
+
+#[test]
+fn callers_race_with_runs_that_rearm() {
+    let rearm = |_: &String, _: &mut Counted| Next::After(MS);
+    callers_race_with_runs(|| Scheduler::builder().shards(1).build_rearming_manual(rearm).expect("valid"));
+}
+
+/// A second thread ends a periodic timer while the worker runs it.
+#[test]
+fn a_cancel_races_with_the_workers_runs() {
+    for _ in 0..ROUNDS / 10 + 1 {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let builder = Scheduler::builder().shards(1).pinning(Pinning::Off).executor(Executor::Inline);
+        let scheduler = builder
+            .build(move |_: &String, _: Counted| {
+                counted.fetch_add(1, Relaxed);
+            })
+            .expect("valid settings");
+        scheduler.schedule_every(key(0), Counted::new(&alive), MS, MissedTicks::Skip).expect("open");
+        while runs.load(Relaxed) == 0 {
+            thread::yield_now();
+        }
+        drop(scheduler.cancel(&key(0)));
+        // Joins the worker: the run that was under way is over, and has not come back.
+        let closed = scheduler.close(Close::Discard);
+        assert_eq!((closed.discarded, alive.load(Relaxed)), (0, 0));
+        assert_conserved(&scheduler.stats());
     }
 }

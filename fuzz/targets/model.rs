@@ -12,7 +12,7 @@ mod the_model;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use shardwheel::Close;
+use shardwheel::{Close, MissedTicks};
 use std::time::Duration;
 use support::FIRST_TICKS;
 use the_model::{Op, Reaction, Settings, Span, run};
@@ -48,6 +48,7 @@ fn settings(bytes: &mut Unstructured) -> Result<Settings> {
         shards: *bytes.choose(&[1, 2, 5])?,
         capacity: *bytes.choose(&[None, None, Some(1), Some(4)])?,
         collide: bytes.arbitrary()?,
+        rearm: if bytes.ratio(1, 4)? { Some(span(bytes)?) } else { None },
     })
 }
 
@@ -55,7 +56,8 @@ fn settings(bytes: &mut Unstructured) -> Result<Settings> {
 fn op(bytes: &mut Unstructured) -> Result<Op> {
     Ok(match bytes.int_in_range(0..=63)? {
         0..10 => Op::Schedule(key(bytes)?, span(bytes)?, reaction(bytes)?),
-        10..18 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
+        10..14 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
+        14..18 => every(bytes)?,
         18..21 => Op::ScheduleAt(key(bytes)?, finite(bytes)?),
         21 => Op::SchedulePast(key(bytes)?, finite(bytes)?),
         22..26 => Op::ScheduleWithHandle(key(bytes)?, span(bytes)?),
@@ -75,6 +77,14 @@ fn op(bytes: &mut Unstructured) -> Result<Op> {
     })
 }
 
+/// With and without a reaction.
+fn every(bytes: &mut Unstructured) -> Result<Op> {
+    let (key, period, choice) = (key(bytes)?, span(bytes)?, bytes.int_in_range(0..=5)?);
+    let missed = [MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay][choice % 3];
+    let reaction = if choice < 3 { Reaction::Nothing } else { reaction(bytes)? };
+    Ok(Op::ScheduleEvery(key, period, missed, reaction))
+}
+
 fn rare(bytes: &mut Unstructured) -> Result<Op> {
     Ok(match bytes.int_in_range(0..=5)? {
         0 | 1 => Op::Drain,
@@ -89,10 +99,11 @@ fn key(bytes: &mut Unstructured) -> Result<u8> {
 }
 
 fn reaction(bytes: &mut Unstructured) -> Result<Reaction> {
-    Ok(match bytes.int_in_range(0..=2)? {
+    Ok(match bytes.int_in_range(0..=3)? {
         0 => Reaction::Restart(span(bytes)?),
         1 => Reaction::Cancel(key(bytes)?),
-        _ => Reaction::Move(key(bytes)?, span(bytes)?),
+        2 => Reaction::Move(key(bytes)?, span(bytes)?),
+        _ => Reaction::Panic,
     })
 }
 

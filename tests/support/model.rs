@@ -5,16 +5,22 @@
 //! The model is a map from key to deadline and value. It is dumb on purpose: the deadline of a timer is computed anew
 //! from the definition, and what fires is found by looking at all timers. Only in one thing it follows the scheduler:
 //! timers of one tick fire in any order, so the order is taken from the scheduler, and checked to be a possible one.
+//!
+//! A timer that repeats ends by itself at its [`RUNS_MAX`]th run: so that time can be moved far on.
 
 #![allow(unreachable_pub, reason = "part of each test binary that needs it")]
 
 use crate::support::{ClockSlot, Ledger, OneHash, Token, lock};
-use shardwheel::{Close, ManualClock, ScheduleError, Scheduler, Timer, WeakScheduler};
-use std::collections::BTreeMap;
+use shardwheel::{Close, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+/// Runs of one timer.
+const RUNS_MAX: u32 = 6;
 
 /// A length of time: so many ticks and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +52,7 @@ pub enum Reaction {
     Restart(Span),
     Cancel(u8),
     Move(u8, Span),
+    Panic,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +63,7 @@ pub enum Op {
     /// At an instant so long ago.
     SchedulePast(u8, Span),
     ScheduleWithHandle(u8, Span),
+    ScheduleEvery(u8, Span, MissedTicks, Reaction),
     Reschedule(u8, Span),
     RescheduleAt(u8, Span),
     Cancel(u8),
@@ -84,6 +92,8 @@ pub struct Settings {
     pub capacity: Option<usize>,
     /// All keys have the same hash.
     pub collide: bool,
+    /// Every timer comes back so long after its run.
+    pub rearm: Option<Span>,
 }
 
 /// Runs the operations on both, ends both, and checks that every key and value was dropped once.
@@ -106,10 +116,17 @@ fn run_with<S: BuildHasher + Send + Sync + 'static>(ops: &[Op], settings: Settin
     ledger.assert_all_dropped_once();
 }
 
-/// A value with an identity of its own.
+/// A value with an identity of its own, which the copies for the runs of a periodic timer share.
 struct Value {
     token: Token,
     reaction: Reaction,
+    ledger: Ledger,
+}
+
+impl Clone for Value {
+    fn clone(&self) -> Self {
+        Self { token: self.ledger.token(self.token.id), reaction: self.reaction, ledger: self.ledger.clone() }
+    }
 }
 
 /// What a callback saw and did.
@@ -119,6 +136,8 @@ struct Firing {
     id: u64,
     at: Duration,
     outcome: Outcome,
+    /// It was cancelled in the end, by itself.
+    is_last: bool,
 }
 
 /// The answer to a callback's reaction.
@@ -126,19 +145,25 @@ struct Firing {
 enum Outcome {
     Nothing,
     Restarted { id: u64, delay: Duration, answer: Result<Option<u64>, Refusal> },
-    Cancelled { key: u8, answer: Option<u64> },
-    Moved { key: u8, delay: Duration, answer: bool },
+    Cancelled { key: u8, was_pending: bool, answer: Option<u64> },
+    Moved { key: u8, delay: Duration, was_pending: bool, answer: bool },
+    Panicked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
     Full,
     Closed,
+    ZeroPeriod,
 }
 
 impl From<ScheduleError<Token, Value>> for Refusal {
     fn from(error: ScheduleError<Token, Value>) -> Self {
-        if error.is_full() { Self::Full } else { Self::Closed }
+        match error {
+            ScheduleError::Full(..) => Self::Full,
+            ScheduleError::Closed(..) => Self::Closed,
+            _ => Self::ZeroPeriod,
+        }
     }
 }
 
@@ -148,40 +173,70 @@ struct World<S: BuildHasher + Send + Sync + 'static> {
     clock: ClockSlot,
     start: OnceLock<Instant>,
     tick: Duration,
+    rearm: Option<Duration>,
     ledger: Ledger,
     ids: AtomicU64,
+    /// How often each timer has run.
+    runs: Mutex<HashMap<u64, u32>>,
     log: Mutex<Vec<Firing>>,
 }
 
 impl<S: BuildHasher + Send + Sync + 'static> World<S> {
     fn value(&self, reaction: Reaction) -> Value {
-        Value { token: self.ledger.token(self.ids.fetch_add(1, SeqCst)), reaction }
+        let token = self.ledger.token(self.ids.fetch_add(1, SeqCst));
+        Value { token, reaction, ledger: self.ledger.clone() }
     }
 
     fn key(&self, key: u8) -> Token {
         self.ledger.token(u64::from(key))
     }
 
-    fn fire(&self, key: &Token, value: Value) {
+    fn fire(&self, key: &Token, value: &Value) -> Next {
         let at = self.clock.now() - *self.start.get().expect("set at the start");
         let outcome = self.react(key, value.reaction);
-        lock(&self.log).push(Firing { key: key.id as u8, id: value.token.id, at, outcome });
+        let panics = matches!(outcome, Outcome::Panicked);
+        let (key, id) = (key.id as u8, value.token.id);
+        let is_last = self.count_run(id) >= RUNS_MAX;
+        if is_last {
+            self.scheduler().cancel(&u64::from(key));
+        }
+        lock(&self.log).push(Firing { key, id, at, outcome, is_last });
+        if panics {
+            // Without the hook, so that it is not told.
+            resume_unwind(Box::new("on purpose"));
+        }
+        self.rearm.map_or(Next::Done, Next::After)
+    }
+
+    fn count_run(&self, id: u64) -> u32 {
+        let mut runs = lock(&self.runs);
+        let count = runs.entry(id).or_default();
+        *count += 1;
+        *count
+    }
+
+    fn scheduler(&self) -> Scheduler<Token, Value, S> {
+        self.scheduler.get().and_then(WeakScheduler::upgrade).expect("it lives until the end")
     }
 
     fn react(&self, own: &Token, reaction: Reaction) -> Outcome {
-        let scheduler = self.scheduler.get().and_then(WeakScheduler::upgrade).expect("it lives until the end");
+        let scheduler = self.scheduler();
         match reaction {
             Reaction::Nothing => Outcome::Nothing,
+            Reaction::Panic => Outcome::Panicked,
             Reaction::Restart(span) => {
                 let (value, delay) = (self.value(Reaction::Nothing), span.delay(self.tick));
                 let id = value.token.id;
                 let answer = scheduler.schedule_with(self.key(own.id as u8), value, delay);
                 Outcome::Restarted { id, delay, answer: answer.map(id_of).map_err(Refusal::from) }
             }
-            Reaction::Cancel(key) => Outcome::Cancelled { key, answer: id_of(scheduler.cancel(&u64::from(key))) },
+            Reaction::Cancel(key) => {
+                let was_pending = scheduler.contains(&u64::from(key));
+                Outcome::Cancelled { key, was_pending, answer: id_of(scheduler.cancel(&u64::from(key))) }
+            }
             Reaction::Move(key, span) => {
-                let delay = span.delay(self.tick);
-                Outcome::Moved { key, delay, answer: scheduler.reschedule(&u64::from(key), delay) }
+                let (delay, was_pending) = (span.delay(self.tick), scheduler.contains(&u64::from(key)));
+                Outcome::Moved { key, delay, was_pending, answer: scheduler.reschedule(&u64::from(key), delay) }
             }
         }
     }
@@ -191,16 +246,46 @@ fn id_of(value: Option<Value>) -> Option<u64> {
     value.map(|value| value.token.id)
 }
 
+/// What a timer does after its run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Once,
+    Every(Rate),
+    /// Comes back so much later.
+    After(Duration),
+}
+
+/// A fixed rate. The next run is due at `exact`, which is rounded up to `deadline`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rate {
+    period: u128,
+    missed: MissedTicks,
+    exact: u128,
+    deadline: Option<u128>,
+}
+
 /// A timer of the model. Deadlines are nanoseconds since the start; `None` is never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pending {
     id: u64,
     deadline: Option<u128>,
+    kind: Kind,
+}
+
+/// A timer that fires: its run is to come, or under way.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    timer: Pending,
+    /// It will come back, unless somebody ends it.
+    repeats: bool,
+    /// When to come back, if somebody has said so.
+    told: Option<Option<u128>>,
 }
 
 #[derive(Default)]
 struct Counts {
     scheduled: u64,
+    rearmed: u64,
     rescheduled: u64,
     replaced: u64,
     cancelled: u64,
@@ -209,18 +294,21 @@ struct Counts {
     rejected: u64,
     discarded: u64,
     returned: u64,
+    panics: u64,
 }
 
-#[derive(Default)]
 struct Model {
     tick: u128,
     capacity: usize,
+    /// Of timers that are not periodic.
+    kind: Kind,
     now: u128,
     /// The latest time there ever was: timers count from its tick if the clock was stepped back.
     latest: u128,
     pending: BTreeMap<u8, Pending>,
-    /// Timers of the present tick that the scheduler said it is firing already, before their callbacks ran.
-    firing: BTreeMap<u8, Pending>,
+    /// The timer whose callback is followed, and those of the present tick that the scheduler said it is firing already,
+    /// before their callbacks ran.
+    firing: BTreeMap<u8, Run>,
     counts: Counts,
     is_closed: bool,
 }
@@ -231,42 +319,90 @@ impl Model {
         self.latest = self.latest.max(now);
     }
 
-    /// The first tick at or after `delay` from now, and not the present one.
+    /// What timers count from.
+    fn base(&self) -> u128 {
+        self.now.max(self.latest / self.tick * self.tick)
+    }
+
+    /// The first tick at or after `exact`, and not the present one; never, if that is at the end of time.
+    fn round_up(&self, exact: u128) -> Option<u128> {
+        let ticks = exact.div_ceil(self.tick).max(self.base() / self.tick + 1);
+        (exact < u128::from(u64::MAX)).then_some(ticks * self.tick)
+    }
+
     fn deadline_after(&self, delay: Duration) -> Option<u128> {
-        let base = self.now.max(self.latest / self.tick * self.tick);
-        let ticks = (base + delay.as_nanos()).div_ceil(self.tick).max(base / self.tick + 1);
-        (delay != Duration::MAX).then_some(ticks * self.tick)
+        self.round_up(self.base() + delay.as_nanos())
+    }
+
+    fn rate(&self, period: Duration, missed: MissedTicks) -> Rate {
+        let period = period.as_nanos();
+        let exact = self.base() + period;
+        Rate { period, missed, exact, deadline: self.round_up(exact) }
+    }
+
+    /// The rate after a run that was due at `deadline`, or was asked for before that.
+    fn next(&self, rate: Rate, deadline: Option<u128>, is_early: bool) -> Rate {
+        let Some(deadline) = deadline else { return Rate { deadline: None, ..rate } };
+        // If it was moved, it goes on from where it was moved to.
+        let ran = if rate.deadline == Some(deadline) { rate.exact } else { deadline };
+        let own = if is_early { ran } else { ran + rate.period };
+        let tick_begun = self.base() / self.tick * self.tick;
+        let exact = match rate.missed {
+            MissedTicks::Skip if own <= tick_begun => own + ((tick_begun - own) / rate.period + 1) * rate.period,
+            MissedTicks::Delay if own <= tick_begun => self.base() + rate.period,
+            _ => own,
+        };
+        Rate { exact, deadline: self.round_up(exact), ..rate }
     }
 
     fn deadline_at(&self, at: u128) -> Option<u128> {
         Some(at.div_ceil(self.tick).max(self.latest / self.tick + 1) * self.tick)
     }
 
-    fn schedule(&mut self, key: u8, id: u64, deadline: Option<u128>) -> Result<Option<u64>, Refusal> {
+    /// The run of `key` that can still be told whether to come back.
+    fn reachable(&mut self, key: u8) -> Option<&mut Run> {
+        self.firing.get_mut(&key).filter(|run| run.repeats)
+    }
+
+    fn schedule(&mut self, key: u8, timer: Pending) -> Result<Option<u64>, Refusal> {
         let refusal = if self.is_closed {
             Some(Refusal::Closed)
         } else {
-            let is_full = self.pending.len() >= self.capacity && !self.pending.contains_key(&key);
-            is_full.then_some(Refusal::Full)
+            // What repeats keeps its place while it fires, even if it is ended in there.
+            let places = self.pending.len() + self.firing.values().filter(|run| run.timer.kind != Kind::Once).count();
+            let replaces = self.pending.contains_key(&key) || self.reachable(key).is_some();
+            (places >= self.capacity && !replaces).then_some(Refusal::Full)
         };
         if let Some(refusal) = refusal {
             self.counts.rejected += 1;
             return Err(refusal);
         }
         self.counts.scheduled += 1;
-        let replaced = self.pending.insert(key, Pending { id, deadline });
+        if let Some(run) = self.reachable(key) {
+            run.repeats = false;
+        }
+        let replaced = self.pending.insert(key, timer);
         self.counts.replaced += u64::from(replaced.is_some());
         Ok(replaced.map(|timer| timer.id))
     }
 
     fn reschedule(&mut self, key: u8, deadline: Option<u128>) -> bool {
-        let Some(timer) = self.pending.get_mut(&key) else { return false };
-        timer.deadline = deadline;
+        if let Some(run) = self.reachable(key) {
+            run.told = Some(deadline);
+        } else if let Some(timer) = self.pending.get_mut(&key) {
+            timer.deadline = deadline;
+        } else {
+            return false;
+        }
         self.counts.rescheduled += 1;
         true
     }
 
     fn cancel(&mut self, key: u8) -> Option<u64> {
+        if let Some(run) = self.reachable(key) {
+            run.repeats = false;
+            return None;
+        }
         let timer = self.pending.remove(&key)?;
         self.counts.cancelled += 1;
         Some(timer.id)
@@ -289,42 +425,84 @@ impl Model {
     fn expire(&mut self, firing: &Firing) {
         let at = firing.at.as_nanos();
         assert!(self.next_deadline().is_none_or(|next| next >= at), "a timer was passed over: {firing:?}");
-        let timer = match self.firing.remove(&firing.key) {
-            Some(timer) => timer,
-            None => self.pending.remove(&firing.key).expect("what fires was pending"),
-        };
+        let timer = self.claimed(firing.key);
         assert_eq!((timer.id, timer.deadline), (firing.id, Some(at)), "who fires when: {firing:?}");
         self.reach(at);
-        self.counts.fired += 1;
-        self.follow(firing);
+        self.run(firing, false);
     }
 
     /// Follows a callback that ran because somebody asked for it.
-    fn fire_early(&mut self, timer: Pending, firing: &Firing) {
-        assert_eq!((timer.id, self.now), (firing.id, firing.at.as_nanos()));
+    fn fire_early(&mut self, firing: &Firing) {
+        assert_eq!((self.claimed(firing.key).id, self.now), (firing.id, firing.at.as_nanos()));
+        self.run(firing, true);
+    }
+
+    /// The timer that fires; claimed before, perhaps.
+    fn claimed(&mut self, key: u8) -> Pending {
+        if !self.firing.contains_key(&key) {
+            self.claim(key);
+        }
+        self.firing[&key].timer
+    }
+
+    fn claim(&mut self, key: u8) {
+        let timer = self.pending.remove(&key).expect("what fires was pending");
+        let repeats = timer.kind != Kind::Once && !self.is_closed;
+        self.firing.insert(key, Run { timer, repeats, told: None });
+    }
+
+    fn claim_all(&mut self) {
+        let keys: Vec<u8> = self.pending.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.claim(key));
+    }
+
+    /// Follows the callback of a timer that was claimed, and then the timer.
+    fn run(&mut self, firing: &Firing, is_early: bool) {
         self.counts.fired += 1;
         self.follow(firing);
+        if firing.is_last {
+            self.cancel(firing.key);
+        }
+        let run = self.firing.remove(&firing.key).expect("it was claimed");
+        if !run.repeats {
+            return;
+        }
+        let mut timer = run.timer;
+        let own = match &mut timer.kind {
+            Kind::Every(rate) => {
+                *rate = self.next(*rate, timer.deadline, is_early);
+                Some(rate.deadline)
+            }
+            Kind::After(delay) if !matches!(firing.outcome, Outcome::Panicked) => Some(self.deadline_after(*delay)),
+            Kind::Once | Kind::After(_) => None,
+        };
+        if let Some(deadline) = run.told.or(own) {
+            self.counts.rearmed += 1;
+            self.pending.insert(firing.key, Pending { deadline, ..timer });
+        }
     }
 
     fn follow(&mut self, firing: &Firing) {
         match firing.outcome {
             Outcome::Nothing => {}
+            Outcome::Panicked => self.counts.panics += 1,
             Outcome::Restarted { id, delay, answer } => {
-                let deadline = self.deadline_after(delay);
+                let timer = Pending { id, deadline: self.deadline_after(delay), kind: self.kind };
                 // Others of this tick may have left their places already.
                 let capacity = self.capacity;
-                if answer.is_ok() && self.pending.values().any(|timer| timer.deadline == Some(self.now)) {
+                let may_leave = |timer: &Pending| timer.kind == Kind::Once && timer.deadline == Some(self.now);
+                if answer.is_ok() && self.pending.values().any(may_leave) {
                     self.capacity = usize::MAX;
                 }
-                assert_eq!(self.schedule(firing.key, id, deadline), answer, "{firing:?}");
+                assert_eq!(self.schedule(firing.key, timer), answer, "{firing:?}");
                 self.capacity = capacity;
             }
-            Outcome::Cancelled { key, answer } => {
-                self.admit_firing(key, answer.is_none());
+            Outcome::Cancelled { key, was_pending, answer } => {
+                self.admit_firing(key, !was_pending);
                 assert_eq!(self.cancel(key), answer, "{firing:?}");
             }
-            Outcome::Moved { key, delay, answer } => {
-                self.admit_firing(key, !answer);
+            Outcome::Moved { key, delay, was_pending, answer } => {
+                self.admit_firing(key, !was_pending);
                 let deadline = self.deadline_after(delay);
                 assert_eq!(self.reschedule(key, deadline), answer, "{firing:?}");
             }
@@ -334,8 +512,7 @@ impl Model {
     /// The scheduler may say that a timer is not pending, if that is due at this very tick: then it must fire.
     fn admit_firing(&mut self, key: u8, is_denied: bool) {
         if is_denied && self.pending.get(&key).is_some_and(|timer| timer.deadline == Some(self.now)) {
-            let timer = self.pending.remove(&key).expect("just seen");
-            self.firing.insert(key, timer);
+            self.claim(key);
         }
     }
 }
@@ -358,21 +535,40 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
             clock: ClockSlot::default(),
             start: OnceLock::new(),
             tick: settings.tick,
+            rearm: settings.rearm.map(|span| span.delay(settings.tick)),
             ledger,
             ids: AtomicU64::new(0),
+            runs: Mutex::default(),
             log: Mutex::default(),
         });
         let seen = Arc::clone(&world);
         let builder = settings.capacity.map_or(Scheduler::builder(), |most| Scheduler::builder().capacity(most));
         let builder = builder.tick(settings.tick).first_tick(settings.first_tick).shards(settings.shards);
-        let built = builder.hasher(hasher).build_manual(move |key: &Token, value: Value| seen.fire(key, value));
+        let builder = builder.hasher(hasher);
+        let built = if world.rearm.is_some() {
+            builder.build_rearming_manual(move |key: &Token, value: &mut Value| seen.fire(key, value))
+        } else {
+            builder.build_manual(move |key: &Token, value: Value| {
+                seen.fire(key, &value);
+            })
+        };
         let (scheduler, clock) = built.expect("the settings are in range");
         let start = clock.now();
         world.start.set(start).expect("set once");
         world.clock.set(&clock);
         assert!(world.scheduler.set(scheduler.downgrade()).is_ok());
         let capacity = settings.capacity.unwrap_or(usize::MAX);
-        let model = Model { tick: settings.tick.as_nanos(), capacity, ..Model::default() };
+        let model = Model {
+            tick: settings.tick.as_nanos(),
+            capacity,
+            kind: world.rearm.map_or(Kind::Once, Kind::After),
+            now: 0,
+            latest: 0,
+            pending: BTreeMap::new(),
+            firing: BTreeMap::new(),
+            counts: Counts::default(),
+            is_closed: false,
+        };
         Self { world, scheduler, clock, start, handles: Vec::new(), model }
     }
 
@@ -401,6 +597,9 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
                 }
             }
             Op::ScheduleWithHandle(key, span) => self.schedule_with_handle(key, self.delay(span)),
+            Op::ScheduleEvery(key, span, missed, reaction) => {
+                self.schedule_every(key, self.delay(span), missed, reaction);
+            }
             Op::Reschedule(key, span) => self.reschedule(key, self.delay(span)),
             Op::RescheduleAt(key, span) => {
                 let (instant, deadline) = self.ahead(span);
@@ -434,27 +633,43 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         let value = self.world.value(reaction);
         let id = value.token.id;
         let answer = self.scheduler.schedule_with(self.world.key(key), value, delay);
-        let deadline = self.model.deadline_after(delay);
-        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, id, deadline));
+        let timer = Pending { id, deadline: self.model.deadline_after(delay), kind: self.model.kind };
+        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, timer));
+    }
+
+    fn schedule_every(&mut self, key: u8, period: Duration, missed: MissedTicks, reaction: Reaction) {
+        let value = self.world.value(reaction);
+        let id = value.token.id;
+        let answer = self.scheduler.schedule_every(self.world.key(key), value, period, missed);
+        let answer = answer.map(id_of).map_err(Refusal::from);
+        if period.is_zero() {
+            assert_eq!(answer, Err(Refusal::ZeroPeriod));
+            return;
+        }
+        let rate = self.model.rate(period, missed);
+        // Where the callback decides, the period is that of the first run.
+        let kind = if self.model.kind == Kind::Once { Kind::Every(rate) } else { self.model.kind };
+        assert_eq!(answer, self.model.schedule(key, Pending { id, deadline: rate.deadline, kind }));
     }
 
     fn schedule_at(&mut self, key: u8, instant: Instant, deadline: Option<u128>) {
         let value = self.world.value(Reaction::Nothing);
         let id = value.token.id;
         let answer = self.scheduler.schedule_at(self.world.key(key), value, instant);
-        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, id, deadline));
+        let timer = Pending { id, deadline, kind: self.model.kind };
+        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, timer));
     }
 
     fn schedule_with_handle(&mut self, key: u8, delay: Duration) {
         let value = self.world.value(Reaction::Nothing);
         let id = value.token.id;
         let answer = self.scheduler.schedule_with_handle(self.world.key(key), value, delay);
-        let deadline = self.model.deadline_after(delay);
+        let timer = Pending { id, deadline: self.model.deadline_after(delay), kind: self.model.kind };
         let answer = answer.map(|(replaced, handle)| {
             self.handles.push((handle, key, id));
             id_of(replaced)
         });
-        assert_eq!(answer.map_err(Refusal::from), self.model.schedule(key, id, deadline));
+        assert_eq!(answer.map_err(Refusal::from), self.model.schedule(key, timer));
     }
 
     fn reschedule(&mut self, key: u8, delay: Duration) {
@@ -507,10 +722,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         assert_eq!(answer, timer.is_some());
         let log = std::mem::take(&mut *lock(&self.world.log));
         assert_eq!(log.len(), usize::from(answer));
-        if let (Some(timer), [firing]) = (timer, &log[..]) {
-            self.model.pending.remove(&key);
-            self.model.fire_early(timer, firing);
-        }
+        log.iter().for_each(|firing| self.model.fire_early(firing));
     }
 
     fn drain(&mut self, restart: Option<Duration>) {
@@ -531,7 +743,8 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         self.model.counts.drained += count as u64;
         for (key, id) in restarted {
             let deadline = restart.and_then(|delay| self.model.deadline_after(delay));
-            assert_eq!(self.model.schedule(key, id, deadline), Ok(None));
+            let timer = Pending { id, deadline, kind: self.model.kind };
+            assert_eq!(self.model.schedule(key, timer), Ok(None));
         }
     }
 
@@ -578,10 +791,11 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         }
         let log = std::mem::take(&mut *lock(&self.world.log));
         assert_eq!(log.len(), closed.fired);
-        for firing in &log {
-            let timer = pending.remove(&firing.key).expect("what fires was pending");
-            self.model.fire_early(timer, firing);
+        if close == Close::FireNow {
+            self.model.pending = pending;
+            self.model.claim_all();
         }
+        log.iter().for_each(|firing| self.model.fire_early(firing));
     }
 
     /// What must hold after every operation.
@@ -592,12 +806,13 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         assert_eq!(self.scheduler.is_closed(), self.model.is_closed);
         let (stats, counts) = (self.scheduler.stats(), &self.model.counts);
         let ended = counts.fired + counts.cancelled + counts.replaced + counts.drained;
-        assert_eq!(counts.scheduled, ended + counts.discarded + counts.returned + stats.pending);
+        assert_eq!(counts.scheduled + counts.rearmed, ended + counts.discarded + counts.returned + stats.pending);
         assert_eq!((stats.scheduled, stats.rescheduled), (counts.scheduled, counts.rescheduled));
+        assert_eq!(stats.rearmed, counts.rearmed);
         assert_eq!((stats.replaced, stats.cancelled), (counts.replaced, counts.cancelled));
         assert_eq!((stats.fired, stats.drained), (counts.fired, counts.drained));
         assert_eq!((stats.discarded, stats.returned), (counts.discarded, counts.returned));
-        assert_eq!((stats.rejected, stats.callback_panics), (counts.rejected, 0));
+        assert_eq!((stats.rejected, stats.callback_panics), (counts.rejected, counts.panics));
         assert_eq!(stats.callbacks_waiting, 0);
         self.world.ledger.assert_none_twice();
     }
