@@ -216,7 +216,8 @@ impl AtomicWord {
         if !seen.repeats() {
             return self.kill(seen, End::KeyInUse);
         }
-        // Acquire: as in `kill`. Release: as in `reschedule`.
+        // Acquire: as in `kill`; and what came before a move comes before the callback.
+        // Release: a thread that sees it firing may rely on all that this one did before.
         let firing = seen.turned(State::Firing, Deadline::OPEN);
         self.0.compare_exchange(seen.0, firing.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
