@@ -792,11 +792,12 @@ impl Event {
 ///
 /// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs
 /// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. What orders it is
-/// what orders it in crossbeam: a guard that goes releases, whoever runs something deferred acquires from all guards that
-/// are gone; `pin` and `defer` fence, so that a guard from after a `defer` sees what led to it. No lock, no other edge.
+/// what orders it in crossbeam: a guard that goes releases, and whoever runs something deferred acquires from all guards that
+/// were pinned before that, gone by then or not; `pin` and `defer` fence, so that a guard from after a `defer` sees what led
+/// to it. No lock, no other edge.
 pub(crate) mod epoch {
     use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeSet, HashMap};
 
     #[derive(Debug)]
     pub(crate) struct Guard {
@@ -805,23 +806,22 @@ pub(crate) mod epoch {
 
     struct Deferred {
         waits_for: BTreeSet<u64>,
+        /// The guards to acquire from: those, and of each thread the last that was gone.
+        comes_after: BTreeSet<u64>,
         run: Box<dyn FnOnce()>,
     }
 
-    /// What loom sees. Made before the model's threads are, so that each of them may use it.
-    struct Edges {
-        /// From each guard that goes to whoever runs something deferred.
-        unpinned: loom::sync::atomic::AtomicU64,
-        /// From each `defer` to whoever runs it.
-        deferred: loom::sync::atomic::AtomicU64,
-    }
+    /// What loom sees: each guard has one of its own, as long as there are few. Made before the model's threads are, so that
+    /// each of them may use it; changed by read-modify-writes, which read the latest and hide no release.
+    type Edges = Rc<[loom::sync::atomic::AtomicU64; 16]>;
 
     #[derive(Default)]
     struct Book {
         pinned: BTreeSet<u64>,
+        last_gone: HashMap<loom::thread::ThreadId, u64>,
         deferred: VecDeque<Deferred>,
         /// `None` if nothing is reclaimed before the end.
-        edges: Option<Rc<Edges>>,
+        edges: Option<Edges>,
     }
 
     thread_local! {
@@ -829,8 +829,15 @@ pub(crate) mod epoch {
         static NEXT: Cell<u64> = const { Cell::new(0) };
     }
 
-    fn edges() -> Option<Rc<Edges>> {
-        BOOK.with_borrow(|book| book.edges.clone())
+    /// Performs `change` on the edge of a guard.
+    fn on_edge(guard: u64, change: impl FnOnce(&loom::sync::atomic::AtomicU64)) {
+        if let Some(edges) = BOOK.with_borrow(|book| book.edges.clone()) {
+            change(&edges[guard as usize % edges.len()]);
+        }
+    }
+
+    fn reclaims_early() -> bool {
+        BOOK.with_borrow(|book| book.edges.is_some())
     }
 
     pub(super) fn forget() {
@@ -839,10 +846,9 @@ pub(crate) mod epoch {
     }
 
     pub(super) fn begin_execution() {
+        NEXT.set(0);
         if SETTING.get().reclaim_early {
-            let zero = loom::sync::atomic::AtomicU64::new;
-            let edges = Rc::new(Edges { unpinned: zero(0), deferred: zero(0) });
-            BOOK.with_borrow_mut(|book| book.edges = Some(edges));
+            BOOK.with_borrow_mut(|book| book.edges = Some(Edges::default()));
         }
     }
 
@@ -855,7 +861,7 @@ pub(crate) mod epoch {
     }
 
     pub(crate) fn pin() -> Guard {
-        if edges().is_some() {
+        if reclaims_early() {
             loom::sync::atomic::fence(Ordering::SeqCst);
         }
         let id = NEXT.get();
@@ -876,13 +882,13 @@ pub(crate) mod epoch {
             let run: Box<dyn FnOnce() + '_> = Box::new(|| drop(run()));
             // SAFETY: the caller promises that it lasts.
             let run = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce() + 'static>>(run) };
-            if let Some(edges) = edges() {
+            if reclaims_early() {
                 loom::sync::atomic::fence(Ordering::SeqCst);
-                edges.deferred.fetch_add(1, Ordering::Release);
             }
             BOOK.with_borrow_mut(|book| {
                 let waits_for = book.pinned.clone();
-                book.deferred.push_back(Deferred { waits_for, run });
+                let comes_after = waits_for.iter().chain(book.last_gone.values()).copied().collect();
+                book.deferred.push_back(Deferred { waits_for, comes_after, run });
             });
         }
 
@@ -894,18 +900,15 @@ pub(crate) mod epoch {
             if !in_model() {
                 return;
             }
-            let edges = edges();
-            if let Some(edges) = &edges {
-                // A read-modify-write, so that the next one does not hide this one from the acquirer.
-                edges.unpinned.fetch_add(1, Ordering::Release);
-            }
+            on_edge(self.id, |edge| _ = edge.fetch_add(1, Ordering::Release));
             BOOK.with_borrow_mut(|book| {
                 book.pinned.remove(&self.id);
+                book.last_gone.insert(loom::thread::current().id(), self.id);
                 for deferred in &mut book.deferred {
                     deferred.waits_for.remove(&self.id);
                 }
             });
-            while edges.is_some()
+            while reclaims_early()
                 && let Some(deferred) = next_ripe()
             {
                 run(deferred);
@@ -921,10 +924,8 @@ pub(crate) mod epoch {
     }
 
     fn run(deferred: Deferred) {
-        if let Some(edges) = edges() {
-            // Read-modify-writes, because they read the latest.
-            edges.deferred.fetch_add(0, Ordering::Acquire);
-            edges.unpinned.fetch_add(0, Ordering::Acquire);
+        for guard in deferred.comes_after {
+            on_edge(guard, |edge| _ = edge.fetch_add(0, Ordering::Acquire));
         }
         crate::support::with_quarantine(deferred.run);
     }
