@@ -793,10 +793,12 @@ impl Event {
 /// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs
 /// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. What orders it is
 /// what orders it in crossbeam: a guard that goes releases, and whoever runs something deferred acquires from all guards that
-/// were pinned before that, gone by then or not; `pin` and `defer` fence, so that a guard from after a `defer` sees what led
-/// to it. No lock, no other edge.
+/// were pinned before that, gone by then or not; a guard from after a `defer` sees what led to it. No lock, no other edge: not
+/// even the fences of `pin` and `defer`, to which loom gives more meaning than the language does.
 pub(crate) mod epoch {
     use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread::{ThreadId, current};
     use std::collections::{BTreeSet, HashMap};
 
     #[derive(Debug)]
@@ -811,17 +813,26 @@ pub(crate) mod epoch {
         run: Box<dyn FnOnce()>,
     }
 
-    /// What loom sees: each guard has one of its own, as long as there are few. Made before the model's threads are, so that
-    /// each of them may use it; changed by read-modify-writes, which read the latest and hide no release.
-    type Edges = Rc<[loom::sync::atomic::AtomicU64; 16]>;
+    /// What loom sees. Made before the model's threads are, so that each of them may use it; changed by read-modify-writes,
+    /// which read the latest and hide no release.
+    #[derive(Default)]
+    struct Edges {
+        /// From a guard that goes to whoever runs something deferred: each has one of its own, as long as there are few.
+        gone: [AtomicU64; 16],
+        /// From each `defer` to the guards after it.
+        deferred: AtomicU64,
+    }
 
     #[derive(Default)]
     struct Book {
         pinned: BTreeSet<u64>,
-        last_gone: HashMap<loom::thread::ThreadId, u64>,
+        last_gone: HashMap<ThreadId, u64>,
         deferred: VecDeque<Deferred>,
+        /// How often anything was deferred, and of that, what a thread has acquired.
+        defer_count: u64,
+        acquired: HashMap<ThreadId, u64>,
         /// `None` if nothing is reclaimed before the end.
-        edges: Option<Edges>,
+        edges: Option<Rc<Edges>>,
     }
 
     thread_local! {
@@ -829,15 +840,14 @@ pub(crate) mod epoch {
         static NEXT: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Performs `change` on the edge of a guard.
-    fn on_edge(guard: u64, change: impl FnOnce(&loom::sync::atomic::AtomicU64)) {
-        if let Some(edges) = BOOK.with_borrow(|book| book.edges.clone()) {
-            change(&edges[guard as usize % edges.len()]);
+    impl Edges {
+        fn of(&self, guard: u64) -> &AtomicU64 {
+            &self.gone[guard as usize % self.gone.len()]
         }
     }
 
-    fn reclaims_early() -> bool {
-        BOOK.with_borrow(|book| book.edges.is_some())
+    fn edges() -> Option<Rc<Edges>> {
+        BOOK.with_borrow(|book| book.edges.clone())
     }
 
     pub(super) fn forget() {
@@ -848,7 +858,7 @@ pub(crate) mod epoch {
     pub(super) fn begin_execution() {
         NEXT.set(0);
         if SETTING.get().reclaim_early {
-            BOOK.with_borrow_mut(|book| book.edges = Some(Edges::default()));
+            BOOK.with_borrow_mut(|book| book.edges = Some(Rc::default()));
         }
     }
 
@@ -861,13 +871,19 @@ pub(crate) mod epoch {
     }
 
     pub(crate) fn pin() -> Guard {
-        if reclaims_early() {
-            loom::sync::atomic::fence(Ordering::SeqCst);
+        if let Some(edges) = edges().filter(|_| has_news()) {
+            edges.deferred.fetch_add(0, Ordering::Acquire);
+            BOOK.with_borrow_mut(|book| book.acquired.insert(current().id(), book.defer_count));
         }
         let id = NEXT.get();
         NEXT.set(id + 1);
         BOOK.with_borrow_mut(|book| book.pinned.insert(id));
         Guard { id }
+    }
+
+    /// True if anything was deferred that the calling thread has not acquired.
+    fn has_news() -> bool {
+        BOOK.with_borrow(|book| book.acquired.get(&current().id()).copied().unwrap_or_default() < book.defer_count)
     }
 
     impl Guard {
@@ -882,10 +898,11 @@ pub(crate) mod epoch {
             let run: Box<dyn FnOnce() + '_> = Box::new(|| drop(run()));
             // SAFETY: the caller promises that it lasts.
             let run = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce() + 'static>>(run) };
-            if reclaims_early() {
-                loom::sync::atomic::fence(Ordering::SeqCst);
+            if let Some(edges) = edges() {
+                edges.deferred.fetch_add(1, Ordering::Release);
             }
             BOOK.with_borrow_mut(|book| {
+                book.defer_count += 1;
                 let waits_for = book.pinned.clone();
                 let comes_after = waits_for.iter().chain(book.last_gone.values()).copied().collect();
                 book.deferred.push_back(Deferred { waits_for, comes_after, run });
@@ -900,15 +917,18 @@ pub(crate) mod epoch {
             if !in_model() {
                 return;
             }
-            on_edge(self.id, |edge| _ = edge.fetch_add(1, Ordering::Release));
+            let edges = edges();
+            if let Some(edges) = &edges {
+                edges.of(self.id).fetch_add(1, Ordering::Release);
+            }
             BOOK.with_borrow_mut(|book| {
                 book.pinned.remove(&self.id);
-                book.last_gone.insert(loom::thread::current().id(), self.id);
+                book.last_gone.insert(current().id(), self.id);
                 for deferred in &mut book.deferred {
                     deferred.waits_for.remove(&self.id);
                 }
             });
-            while reclaims_early()
+            while edges.is_some()
                 && let Some(deferred) = next_ripe()
             {
                 run(deferred);
@@ -924,8 +944,10 @@ pub(crate) mod epoch {
     }
 
     fn run(deferred: Deferred) {
-        for guard in deferred.comes_after {
-            on_edge(guard, |edge| _ = edge.fetch_add(0, Ordering::Acquire));
+        if let Some(edges) = edges() {
+            for guard in deferred.comes_after {
+                edges.of(guard).fetch_add(0, Ordering::Acquire);
+            }
         }
         crate::support::with_quarantine(deferred.run);
     }
