@@ -50,7 +50,8 @@ const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel", || {
     }
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It begins to fire while it is moved to the deadline that it has: what the caller did before comes before the callback.
 const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
@@ -116,7 +117,8 @@ const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
     }
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back while somebody moves it: true, whichever comes first, and the move counts.
 const COME_BACK_OR_MOVE: Model = Model::new("come_back_or_move", || {
@@ -152,7 +154,8 @@ const DONE_OR_MOVE: Model = Model::new("done_or_move", || {
     worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 9)));
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back while a new timer is started under its key.
 const COME_BACK_OR_REPLACE: Model = Model::new("come_back_or_replace", || {
@@ -217,7 +220,8 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
     }
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back to a deadline that an old promise covers, while the worker looks because of that promise.
 const COME_BACK_OR_LOOK: Model = Model::new("come_back_or_look", || {
