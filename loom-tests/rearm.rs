@@ -201,7 +201,7 @@ const COME_BACK_OR_TWO_REPLACE: Model = Model::new("come_back_or_two_replace", |
     world.end();
 })
 .preemptions(2)
-.plain_preemptions(1)
+.plain_preemptions(0)
 .without_stale_places();
 
 /// It comes back while the shard is sealed.
