@@ -171,8 +171,7 @@ fn a_refused_author_must_come_to_know_it() {
     SEAL_OR_TWO.kills(mark, Change::DropRelease, "exceeded maximum number of branches");
 }
 
-const MODELS: &[Model] =
-    &[SEAL_OR_SCHEDULE, SEAL_OR_TWO, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
+const MODELS: &[Model] = &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -131,7 +131,7 @@ fn a_key_goes_once_after_its_last_use() {
 #[test]
 fn leaving_a_node_must_be_one_step() {
     let finish = place("word.rs", "self.0.fetch_or(DONE, AcqRel)");
-    let unlink = place("word.rs", "self.0.fetch_or(UNLINKED, AcqRel)");
+    let unlink = place("word.rs", "self.0.fetch_or(UNLINKED, Release)");
     FINISH_OR_UNLINK.kills(finish, Change::Tear, "the node is lost");
     FINISH_OR_UNLINK.kills(unlink, Change::Tear, "lost");
 }

@@ -2,11 +2,14 @@
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
+#[path = "../src/cache/ended.rs"]
+mod ended;
 #[path = "../src/event.rs"]
 mod event;
 #[path = "../src/flags.rs"]
 mod flags;
 
+use ended::Ended;
 use event::Event;
 use flags::{Abandoned, Closing};
 use loom::cell::UnsafeCell;
@@ -24,9 +27,12 @@ enum Fault {
     ChangesReleaseNothing,
     ChangesAreTorn,
     /// The first fence of each thread is not there; or it is there, but is not in one order with the others.
-    NoFenceIn(&'static str),
-    WeakFenceIn(&'static str),
+    NoFenceIn(Function),
+    WeakFenceIn(Function),
 }
+
+/// A file, and a function in it.
+type Function = (&'static str, &'static str);
 
 thread_local! {
     static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
@@ -36,7 +42,7 @@ thread_local! {
 
 /// `src/sync.rs` made of loom's types.
 mod sync {
-    use super::{FAULT, Fault};
+    use super::{FAULT, Fault, Function};
     pub(crate) use loom::sync::atomic::Ordering;
     use std::panic::Location;
 
@@ -95,11 +101,12 @@ mod sync {
 
     #[track_caller]
     pub(crate) fn fence(order: Ordering) {
-        let line = Location::caller().line();
-        let is_in = |name: &str| crate::fence_line(name) == line;
+        let caller = Location::caller();
+        let is_in =
+            |function: Function| caller.file().ends_with(function.0) && caller.line() == crate::fence_line(function);
         match FAULT.get() {
-            Fault::NoFenceIn(name) if is_in(name) => {}
-            Fault::WeakFenceIn(name) if is_in(name) => loom::sync::atomic::fence(Ordering::AcqRel),
+            Fault::NoFenceIn(function) if is_in(function) => {}
+            Fault::WeakFenceIn(function) if is_in(function) => loom::sync::atomic::fence(Ordering::AcqRel),
             _ => loom::sync::atomic::fence(order),
         }
     }
@@ -125,9 +132,12 @@ mod sync {
     }
 }
 
-/// The line of the fence in a function of `flags.rs`.
-fn fence_line(function: &str) -> u32 {
-    let text = include_str!("../src/flags.rs");
+/// The line of the fence in a function.
+fn fence_line((file, function): Function) -> u32 {
+    let text = match file {
+        "flags.rs" => include_str!("../src/flags.rs"),
+        _ => include_str!("../src/cache/ended.rs"),
+    };
     let start = text.find(&format!("fn {function}(")).expect("it is there");
     let fence = start + text[start..].find("fence(Ordering").expect("it has a fence");
     text[..fence].lines().count() as u32
@@ -237,6 +247,25 @@ fn last_key() {
     assert_eq!(timer.key.with(|key| unsafe { *key }), 1, "the key is dropped once");
 }
 
+/// An entry of a cache is put into the map while its timer ends. The map is a cell of one entry, the weakest there is.
+fn ended_entry() {
+    let entry = Arc::new((Ended::default(), AtomicU32::new(0)));
+    let timer = Arc::clone(&entry);
+    let timer = thread::spawn(move || {
+        timer.0.set();
+        if timer.1.load(Relaxed) == 1 {
+            timer.1.store(0, Relaxed);
+        }
+    });
+    entry.1.store(1, Relaxed);
+    if entry.0.is_missed() {
+        entry.1.store(0, Relaxed);
+    }
+    timer.join().expect("no panic");
+    assert!(entry.0.is_set());
+    assert_eq!(entry.1.load(Relaxed), 0, "an entry that has ended stays");
+}
+
 #[test]
 fn no_notification_is_slept_through() {
     explore(Fault::None, two_notifications);
@@ -274,8 +303,17 @@ fn look_ups_must_end_before_their_key() {
 
 #[test]
 fn finisher_and_abandoner_need_their_fences() {
-    for function in ["set", "is_set"] {
+    for function in ["set", "is_set"].map(|name| ("flags.rs", name)) {
         assert_notices(Fault::NoFenceIn(function), last_key);
         assert_notices(Fault::WeakFenceIn(function), last_key);
+    }
+}
+
+#[test]
+fn an_entry_leaves_the_map_when_its_timer_ends() {
+    explore(Fault::None, ended_entry);
+    for function in ["set", "is_missed"].map(|name| ("ended.rs", name)) {
+        assert_notices(Fault::NoFenceIn(function), ended_entry);
+        assert_notices(Fault::WeakFenceIn(function), ended_entry);
     }
 }

@@ -14,7 +14,9 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+use std::rc::Rc;
 use support::{Change, Model, Run, Worker, World, join, outcome, place, spawn};
+use sync::{AtomicU64, Ordering};
 
 /// Timer 7 of key 1, due at 5, is firing.
 fn firing(world: &World) -> (Worker, Run) {
@@ -48,6 +50,53 @@ const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel", || {
     }
     drop(worker);
     world.end();
+})
+.reclaims_early();
+
+/// It begins to fire while it is moved to the deadline that it has: what the caller did before comes before the callback.
+const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
+    let world = World::new();
+    let timer = world.given_repeating(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let done = Rc::new(AtomicU64::new(0));
+    let caller = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.reschedule_this(1, timer, 5)
+        }
+    });
+    worker.turn(5);
+    let run = worker.runs.pop().expect("it is due");
+    let seen = done.load(Ordering::Relaxed) == 1;
+    assert!(join(caller), "it is pending or firing");
+    outcome(seen);
+    let back = world.run_ends(0, run, None, 5);
+    assert!(seen || back, "the callback did not see what came before the move");
+    worker.settle(6..=6);
+    worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 6)));
+    drop(worker);
+    world.end();
+});
+
+/// Somebody fires it ahead of its time; who finds it pending no more sees what came before that.
+const FIRED_AND_TOLD: Model = Model::new("fired_and_told", || {
+    let world = World::new();
+    let timer = world.given_repeating(1, 7, 5);
+    let done = Rc::new(AtomicU64::new(0));
+    let caller = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.fire_now(1, timer)
+        }
+    });
+    let pending = world.find(0, 1).is_some();
+    assert!(pending || done.load(Ordering::Relaxed) == 1, "fired by a caller who is not seen");
+    outcome(pending);
+    assert!(!world.run_ends(0, join(caller), None, 5));
+    world.end();
 });
 
 /// The callback is over, and wants to come back, while somebody cancels.
@@ -68,7 +117,8 @@ const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
     }
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back while somebody moves it: true, whichever comes first, and the move counts.
 const COME_BACK_OR_MOVE: Model = Model::new("come_back_or_move", || {
@@ -104,7 +154,8 @@ const DONE_OR_MOVE: Model = Model::new("done_or_move", || {
     worker.runs.drain(..).for_each(|run| assert!(!world.run_ends(0, run, None, 9)));
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back while a new timer is started under its key.
 const COME_BACK_OR_REPLACE: Model = Model::new("come_back_or_replace", || {
@@ -150,7 +201,7 @@ const COME_BACK_OR_TWO_REPLACE: Model = Model::new("come_back_or_two_replace", |
     world.end();
 })
 .preemptions(2)
-.plain_preemptions(1)
+.plain_preemptions(0)
 .without_stale_places();
 
 /// It comes back while the shard is sealed.
@@ -169,7 +220,8 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
     }
     drop(worker);
     world.end();
-});
+})
+.reclaims_early();
 
 /// It comes back to a deadline that an old promise covers, while the worker looks because of that promise.
 const COME_BACK_OR_LOOK: Model = Model::new("come_back_or_look", || {
@@ -215,6 +267,15 @@ fn cancel_and_firing_exclude_each_other() {
 }
 
 #[test]
+fn what_came_before_a_move_or_a_call_comes_before_the_run() {
+    MOVED_AND_SEEN.reaches(&[false, true]);
+    FIRED_AND_TOLD.reaches(&[false, true]);
+    let claim = place("word.rs", "self.0.compare_exchange(seen.0, firing.0");
+    MOVED_AND_SEEN.kills(claim, Change::DropAcquire, "did not see what came before the move");
+    FIRED_AND_TOLD.kills(claim, Change::DropRelease, "fired by a caller who is not seen");
+}
+
+#[test]
 fn cancel_and_coming_back_exclude_each_other() {
     COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
     COME_BACK_AND_SEEN.reaches(&[(Some(7), true), (None, false)]);
@@ -249,6 +310,8 @@ fn a_timer_that_comes_back_is_announced() {
 
 const MODELS: &[Model] = &[
     FIRE_OR_CANCEL,
+    MOVED_AND_SEEN,
+    FIRED_AND_TOLD,
     COME_BACK_OR_CANCEL,
     COME_BACK_OR_MOVE,
     DONE_OR_MOVE,

@@ -68,6 +68,7 @@ const STALE_CANCEL_OR_REUSE: Model = Model::new("stale_cancel_or_reuse", || {
     assert_eq!(left, [9, 10], "a stale identity leaves the new timers alone");
     world.end();
 })
+.preemptions(2)
 .reclaims_early();
 
 const STALE_MOVE_OR_REUSE: Model = Model::new("stale_move_or_reuse", || {
@@ -123,6 +124,7 @@ const TWO_TAKERS: Model = Model::new("two_takers", || {
     assert_eq!(left(&world), [3, 4]);
     world.end();
 })
+.preemptions(2)
 .reclaims_early();
 
 /// One thread puts a batch to the clean ones, of which another takes one. None is lost.
@@ -205,6 +207,7 @@ const FIRE_OR_REUSE: Model = Model::new("fire_or_reuse", || {
     drop(worker);
     world.end();
 })
+.preemptions(2)
 .reclaims_early();
 
 #[test]

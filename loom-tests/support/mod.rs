@@ -284,7 +284,8 @@ fn changes(operation: Operation) -> Vec<Change> {
 
 /// Tries every change of an ordering and every torn operation at every place that the models reach; one line for each
 /// on standard output and in `target/loom-sweep/<file>.txt`: `killed` or `SURVIVED`, place, change, by whom and why.
-/// With `SHARDWHEEL_SWEEP=word.rs,hint.rs` only at the places of those files.
+/// With `SHARDWHEEL_SWEEP=word.rs,hint.rs` only at the places of those files. What another file's models have noticed, by
+/// the reports that are there, is not tried again.
 pub(crate) fn sweep(file: &str, models: &[Model]) {
     use std::fmt::Write as _;
     let mut places = BTreeSet::new();
@@ -300,6 +301,9 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     }
     // The cheapest first.
     ways.sort_by_key(|(_, _, _, executions)| *executions);
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/loom-sweep");
+    std::fs::create_dir_all(&folder).expect("a folder for the report");
+    let noticed = noticed_faults(&folder);
     let mut report = String::new();
     let chosen = std::env::var("SHARDWHEEL_SWEEP").unwrap_or_default();
     let is_chosen = |place: &Place| chosen.split(',').any(|name| place.file.ends_with(name));
@@ -307,6 +311,10 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     for (place, operation) in places.iter().filter(|(place, _)| shipped(place) && is_chosen(place)) {
         let lines = Lines::from(*place);
         for change in changes(*operation) {
+            let fault = format!("{}:{}:{}\t{change:?}", place.file, place.line, place.column);
+            if noticed.contains(&fault) {
+                continue;
+            }
             let killer = ways.iter().filter(|(_, _, reached, _)| reached.contains(&(*place, *operation))).find_map(
                 |(model, loads, _, _)| {
                     let explored = model.explore(*loads, Some((lines, change)), false);
@@ -318,14 +326,23 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
             let verdict = if killer.is_some() { "killed" } else { "SURVIVED" };
             let by = killer.unwrap_or_default();
             let by = by.lines().next().unwrap_or_default();
-            let line = format!("{verdict}\t{}:{}\t{change:?}\t{code}\t{by}", place.file, place.line);
+            let line = format!("{verdict}\t{fault}\t{code}\t{by}");
             println!("{line}");
             let _ = writeln!(report, "{line}");
         }
     }
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/loom-sweep");
-    std::fs::create_dir_all(&folder).expect("a folder for the report");
     std::fs::write(folder.join(format!("{file}.txt")), report).expect("a file for the report");
+}
+
+/// Place and change of all faults that the reports in `folder` call killed.
+fn noticed_faults(folder: &std::path::Path) -> BTreeSet<String> {
+    let reports = std::fs::read_dir(folder).expect("a folder of reports");
+    let texts = reports.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
+    let fault = |line: &str| {
+        let (place, rest) = line.strip_prefix("killed\t")?.split_once('\t')?;
+        Some(format!("{place}\t{}", rest.split('\t').next()?))
+    };
+    texts.flat_map(|text| text.lines().filter_map(fault).collect::<Vec<_>>()).collect()
 }
 
 // --- freed memory is kept until the end of the execution ------------------------------------------------------------

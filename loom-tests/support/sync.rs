@@ -792,11 +792,14 @@ impl Event {
 ///
 /// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs
 /// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. What orders it is
-/// what orders it in crossbeam: a guard that goes releases, whoever runs something deferred acquires from all guards that
-/// are gone; `pin` and `defer` fence, so that a guard from after a `defer` sees what led to it. No lock, no other edge.
+/// what orders it in crossbeam: a guard that goes releases, and whoever runs something deferred acquires from all guards that
+/// were pinned before that, gone by then or not; a guard from after a `defer` sees what led to it. No lock, no other edge: not
+/// even the fences of `pin` and `defer`, to which loom gives more meaning than the language does.
 pub(crate) mod epoch {
     use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
-    use std::collections::BTreeSet;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread::{ThreadId, current};
+    use std::collections::{BTreeSet, HashMap};
 
     #[derive(Debug)]
     pub(crate) struct Guard {
@@ -805,21 +808,29 @@ pub(crate) mod epoch {
 
     struct Deferred {
         waits_for: BTreeSet<u64>,
+        /// The guards to acquire from: those, and of each thread the last that was gone.
+        comes_after: BTreeSet<u64>,
         run: Box<dyn FnOnce()>,
     }
 
-    /// What loom sees. Made before the model's threads are, so that each of them may use it.
+    /// What loom sees. Made before the model's threads are, so that each of them may use it; changed by read-modify-writes,
+    /// which read the latest and hide no release.
+    #[derive(Default)]
     struct Edges {
-        /// From each guard that goes to whoever runs something deferred.
-        unpinned: loom::sync::atomic::AtomicU64,
-        /// From each `defer` to whoever runs it.
-        deferred: loom::sync::atomic::AtomicU64,
+        /// From a guard that goes to whoever runs something deferred: each has one of its own, as long as there are few.
+        gone: [AtomicU64; 16],
+        /// From each `defer` to the guards after it.
+        deferred: AtomicU64,
     }
 
     #[derive(Default)]
     struct Book {
         pinned: BTreeSet<u64>,
+        last_gone: HashMap<ThreadId, u64>,
         deferred: VecDeque<Deferred>,
+        /// How often anything was deferred, and of that, what a thread has acquired.
+        defer_count: u64,
+        acquired: HashMap<ThreadId, u64>,
         /// `None` if nothing is reclaimed before the end.
         edges: Option<Rc<Edges>>,
     }
@@ -827,6 +838,12 @@ pub(crate) mod epoch {
     thread_local! {
         static BOOK: RefCell<Book> = RefCell::default();
         static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    impl Edges {
+        fn of(&self, guard: u64) -> &AtomicU64 {
+            &self.gone[guard as usize % self.gone.len()]
+        }
     }
 
     fn edges() -> Option<Rc<Edges>> {
@@ -839,10 +856,9 @@ pub(crate) mod epoch {
     }
 
     pub(super) fn begin_execution() {
+        NEXT.set(0);
         if SETTING.get().reclaim_early {
-            let zero = loom::sync::atomic::AtomicU64::new;
-            let edges = Rc::new(Edges { unpinned: zero(0), deferred: zero(0) });
-            BOOK.with_borrow_mut(|book| book.edges = Some(edges));
+            BOOK.with_borrow_mut(|book| book.edges = Some(Rc::default()));
         }
     }
 
@@ -855,13 +871,19 @@ pub(crate) mod epoch {
     }
 
     pub(crate) fn pin() -> Guard {
-        if edges().is_some() {
-            loom::sync::atomic::fence(Ordering::SeqCst);
+        if let Some(edges) = edges().filter(|_| has_news()) {
+            edges.deferred.fetch_add(0, Ordering::Acquire);
+            BOOK.with_borrow_mut(|book| book.acquired.insert(current().id(), book.defer_count));
         }
         let id = NEXT.get();
         NEXT.set(id + 1);
         BOOK.with_borrow_mut(|book| book.pinned.insert(id));
         Guard { id }
+    }
+
+    /// True if anything was deferred that the calling thread has not acquired.
+    fn has_news() -> bool {
+        BOOK.with_borrow(|book| book.acquired.get(&current().id()).copied().unwrap_or_default() < book.defer_count)
     }
 
     impl Guard {
@@ -877,12 +899,13 @@ pub(crate) mod epoch {
             // SAFETY: the caller promises that it lasts.
             let run = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce() + 'static>>(run) };
             if let Some(edges) = edges() {
-                loom::sync::atomic::fence(Ordering::SeqCst);
                 edges.deferred.fetch_add(1, Ordering::Release);
             }
             BOOK.with_borrow_mut(|book| {
+                book.defer_count += 1;
                 let waits_for = book.pinned.clone();
-                book.deferred.push_back(Deferred { waits_for, run });
+                let comes_after = waits_for.iter().chain(book.last_gone.values()).copied().collect();
+                book.deferred.push_back(Deferred { waits_for, comes_after, run });
             });
         }
 
@@ -896,11 +919,11 @@ pub(crate) mod epoch {
             }
             let edges = edges();
             if let Some(edges) = &edges {
-                // A read-modify-write, so that the next one does not hide this one from the acquirer.
-                edges.unpinned.fetch_add(1, Ordering::Release);
+                edges.of(self.id).fetch_add(1, Ordering::Release);
             }
             BOOK.with_borrow_mut(|book| {
                 book.pinned.remove(&self.id);
+                book.last_gone.insert(current().id(), self.id);
                 for deferred in &mut book.deferred {
                     deferred.waits_for.remove(&self.id);
                 }
@@ -922,9 +945,9 @@ pub(crate) mod epoch {
 
     fn run(deferred: Deferred) {
         if let Some(edges) = edges() {
-            // Read-modify-writes, because they read the latest.
-            edges.deferred.fetch_add(0, Ordering::Acquire);
-            edges.unpinned.fetch_add(0, Ordering::Acquire);
+            for guard in deferred.comes_after {
+                edges.of(guard).fetch_add(0, Ordering::Acquire);
+            }
         }
         crate::support::with_quarantine(deferred.run);
     }

@@ -3,8 +3,9 @@
 //! An entry belongs to its timer: the timer's value is what keeps it alive, the map refers to it weakly. Who gets the
 //! entry out of the scheduler, by cancelling the timer or because it fired, ends it; the scheduler gives it to one only.
 
+use super::ended::Ended;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 pub(super) struct Entry<K, V> {
@@ -15,7 +16,7 @@ pub(super) struct Entry<K, V> {
     /// `None`: never.
     pub(super) deadline: Option<Instant>,
     pub(super) mark: Mark,
-    ended: AtomicBool,
+    pub(super) ended: Ended,
 }
 
 /// When an entry was last used; see `recency.rs`.
@@ -29,21 +30,11 @@ pub(super) struct Mark {
 
 impl<K, V> Entry<K, V> {
     pub(super) fn new(id: u64, key: K, value: V, deadline: Option<Instant>) -> Self {
-        Self { id, key: Arc::new(key), value, deadline, mark: Mark::default(), ended: AtomicBool::new(false) }
+        Self { id, key: Arc::new(key), value, deadline, mark: Mark::default(), ended: Ended::default() }
     }
 
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
-    }
-
-    /// Relaxed: the order with what comes after is the business of `Store::leave` and its peers.
-    pub(super) fn set_ended(&self) {
-        self.ended.store(true, Relaxed);
-    }
-
-    /// Relaxed: as in `set_ended`.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Relaxed)
     }
 
     /// The value of an entry that has left; a clone, if somebody is reading it.

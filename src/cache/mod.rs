@@ -3,6 +3,7 @@
 //! With the feature `cache`, which is on by default: it brings in the map, `papaya`.
 
 mod builder;
+mod ended;
 mod entry;
 mod lifetime;
 mod loader;

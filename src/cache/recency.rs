@@ -42,7 +42,7 @@ impl<K, V> Recency<K, V> {
         // `unfile` sets the flag before it takes the lock:
         // - it had the lock first: we see the flag, and do not file what nobody would take out.
         // - we had it first: it finds the entry filed.
-        if entry.has_ended() {
+        if entry.ended.is_set() {
             return None;
         }
         put(&mut filed, entry);

@@ -9,8 +9,7 @@ use papaya::{Equivalent, HashMap};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::{Ordering::Acquire, fence};
 use std::sync::{Arc, Weak};
 
 /// An entry's timer, by the entry's id, owns the entry.
@@ -124,12 +123,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
         let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
         let replaced = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| slot.id);
-        // The timer may have fired before we published, and looked for the entry in vain. We publish, then look at the flag;
-        // it sets the flag, then looks into the map (`leave`). Of two sequentially consistent fences one is first:
-        // - ours: the timer's look finds the entry.
-        // - the timer's: we see the flag.
-        fence(SeqCst);
-        if entry.has_ended() {
+        // The timer may have fired before we published, and looked for the entry in vain; see `Ended`.
+        if entry.ended.is_missed() {
             self.unpublish(entry);
         }
         replaced
@@ -150,9 +145,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
 
     /// The end of an entry, for the one who has ended its timer.
     pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) {
-        entry.set_ended();
-        // See `publish`.
-        fence(SeqCst);
+        entry.ended.set();
         self.unpublish(entry);
         if let Some(recency) = &self.recency {
             recency.unfile(entry);

@@ -216,7 +216,8 @@ impl AtomicWord {
         if !seen.repeats() {
             return self.kill(seen, End::KeyInUse);
         }
-        // Acquire: as in `kill`. Release: as in `reschedule`.
+        // Acquire: as in `kill`; and what came before a move comes before the callback.
+        // Release: a thread that sees it firing may rely on all that this one did before.
         let firing = seen.turned(State::Firing, Deadline::OPEN);
         self.0.compare_exchange(seen.0, firing.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
@@ -286,10 +287,11 @@ impl AtomicWord {
     pub(super) fn unlink(&self) -> bool {
         // A set DONE never goes away while the node is not retired, and we are the only unlinker:
         // seeing it, we are the last, and need not tell anybody.
-        // Acquire: if we retire the node, the last use of its key came before; the finisher's guard may be gone by now.
-        self.0.load(Acquire) & DONE != 0
-            // Acquire: as above. Release: if it is `finish` that retires the node, it has left the index before.
-            || self.0.fetch_or(UNLINKED, AcqRel) & DONE != 0
+        // Relaxed: if we retire the node, the last use of its key came before. For whoever set DONE was pinned, and what is
+        // deferred comes after all guards from before, whether they are gone by now or not.
+        self.0.load(Relaxed) & DONE != 0
+            // Release: if it is `finish` that retires the node, it has left the index before.
+            || self.0.fetch_or(UNLINKED, Release) & DONE != 0
     }
 
     /// True for exactly one caller per ended timer: the one who drops the key.
