@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::fanout::{IsDue, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_AHEAD, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
@@ -24,8 +24,6 @@ const LINK_MAX: u32 = 2048;
 /// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
 /// hint keeps 36 bits, reads as one of the far future.
 const STALL_TICKS: u64 = 1 << 20;
-/// How far ahead of a look its node is prefetched.
-const PREFETCH_AHEAD: usize = 12;
 /// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
 const WAITING_MAX: u64 = 1 << 16;
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
@@ -149,7 +147,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
         for index in 0..self.due.len() {
             if let Some(&ahead) = self.due.get(index + PREFETCH_AHEAD) {
-                shard.prefetch_hint(ahead);
+                shard.prefetch_node(ahead.node());
             }
             if let Some(hint) = look(shard, self.due[index], now, access, &mut self.claims) {
                 self.wheel.insert(hint);

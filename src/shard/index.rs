@@ -28,7 +28,7 @@ use super::hint::NODE_BITS;
 use super::segments::{Segments, Zeroed};
 use super::slab::Slab;
 use super::word::{End, State, Word};
-use super::{Access, shielded};
+use super::{Access, PREFETCH_AHEAD, shielded};
 use crate::sync::size::FIRST_SEGMENT_BITS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -197,8 +197,8 @@ pub(crate) struct Sealed;
 
 /// There are never more buckets than an array holds, which is a few less than 2^28.
 const BUCKET_BITS_MAX: u32 = NODE_BITS - 1;
-/// How far ahead `link_ahead` asks for a node.
-const LINK_PREFETCH_AHEAD: u32 = 12;
+/// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.
+const SEAL_PREFETCH_AHEAD: u32 = 16;
 
 /// The bucket that a bucket was split from.
 fn parent_of(bucket: u32) -> u32 {
@@ -254,8 +254,9 @@ impl Index {
         let count = 1 << self.bucket_bits.load(Relaxed);
         let end = count.min(next.saturating_add(limit));
         for bucket in next..end {
-            if bucket + LINK_PREFETCH_AHEAD < count {
-                let parent = self.buckets.reserve(parent_of(bucket + LINK_PREFETCH_AHEAD)).load();
+            let ahead = bucket + PREFETCH_AHEAD as u32;
+            if ahead < count {
+                let parent = self.buckets.reserve(parent_of(ahead)).load();
                 if parent.is_node() {
                     slab.prefetch(parent.index());
                 }
@@ -486,8 +487,33 @@ impl Index {
                 if let Some(word) = claim_any(slab, node, link.order()) {
                     claim(node, word);
                 }
+            } else {
+                self.prefetch_list(slab, link.index());
             }
             link = self.link_of(slab, link).mark().target();
+        }
+    }
+
+    /// Asks the processor for what comes some way behind `bucket` in the list: in that order buckets are scattered over the
+    /// array, and nodes over theirs, but the order is known.
+    fn prefetch_list<K, V>(&self, slab: &Slab<K, V>, bucket: u32)
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let unused_bits = u32::BITS - self.bucket_count().trailing_zeros();
+        let behind = |count: u32| {
+            let position = (bucket.reverse_bits() >> unused_bits) + count;
+            (position < self.bucket_count()).then(|| self.buckets.reserve((position << unused_bits).reverse_bits()))
+        };
+        if let Some(cell) = behind(2 * SEAL_PREFETCH_AHEAD) {
+            crate::sync::prefetch(cell);
+        }
+        if let Some(first) = behind(SEAL_PREFETCH_AHEAD).map(AtomicLink::load)
+            && first.is_node()
+        {
+            slab.prefetch(first.index());
+            slab.prefetch_tail(first.index());
         }
     }
 }

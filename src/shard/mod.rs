@@ -47,6 +47,9 @@ use std::sync::Arc;
 use tick::Deadline;
 use word::{End, Sight, State, Word};
 
+/// How far ahead of its work a loop over nodes in no order asks the processor for them.
+pub(crate) const PREFETCH_AHEAD: usize = 12;
+
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
 fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
@@ -448,9 +451,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             })
     }
 
-    /// Asks the processor for the node behind a hint.
-    pub(crate) fn prefetch_hint(&self, hint: Hint) {
-        self.slab.prefetch(hint.node());
+    /// Asks the processor for a node's head.
+    pub(crate) fn prefetch_node(&self, node: u32) {
+        self.slab.prefetch(node);
     }
 
     /// Runs `read` on the key of a claimed timer.
