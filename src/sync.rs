@@ -99,6 +99,9 @@ pub(crate) mod memory {
     const LARGE_ARRAY: usize = 4 << 20;
     #[cfg(all(target_os = "linux", not(miri)))]
     const LARGE_PAGE: usize = 2 << 20;
+    /// Where pages are larger than that, the system refuses what is asked in these.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    const PAGE: usize = 4 << 10;
 
     /// Has the system put memory behind some of an array's items, before anybody has to wait for that. Whatever they hold
     /// stays as it is, and others may use them meanwhile.
@@ -109,15 +112,14 @@ pub(crate) mod memory {
         #[cfg(all(target_os = "linux", not(miri)))]
         {
             use rustix::mm::{Advice, madvise};
-            let page = rustix::param::page_size();
             let is_large = len * size_of::<T>() >= LARGE_ARRAY;
-            let unit = if is_large { LARGE_PAGE.max(page) } else { page };
+            let unit = if is_large { LARGE_PAGE } else { PAGE };
             let address = |index: usize| items.addr() + index * size_of::<T>();
-            let start = (address(range.start) & !(unit - 1)).max(address(0) & !(page - 1));
-            let end = address(range.end).next_multiple_of(unit).min(address(len).next_multiple_of(page));
+            let start = (address(range.start) & !(unit - 1)).max(address(0) & !(PAGE - 1));
+            let end = address(range.end).next_multiple_of(unit).min(address(len).next_multiple_of(PAGE));
             let advise = |advice| {
                 // SAFETY: each of these pages holds a part of the array, and the advice changes nothing that it holds.
-                // An error says that this system does not take the advice: memory comes when it is touched, as ever.
+                // An error says that this system does not take the advice: then memory comes when it is touched.
                 let _ = unsafe { madvise(items.with_addr(start).cast(), end - start, advice) };
             };
             if is_large {
