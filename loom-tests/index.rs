@@ -137,7 +137,7 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 .plain_preemptions(1);
 
 /// What the worker does with the buckets from `next` on.
-fn link_ahead(world: &World, next: u32) -> Option<u32> {
+fn link_ahead(world: &World, next: u32) -> u32 {
     world.shard.link_ahead(next, 2, &Access::new(&ordinal(0)))
 }
 
@@ -156,11 +156,11 @@ const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
         let world = world.clone();
         move || world.find(2, 7)
     });
-    assert_eq!(link_ahead(&world, 6), None, "there are no more than eight");
+    assert_eq!(link_ahead(&world, 6), 8);
     join(author);
     outcome(join(reader));
     assert_eq!((world.shard.bucket_count(), growths(&world)), (8, 2));
-    assert_eq!((link_ahead(&world, 3), link_ahead(&world, 5), link_ahead(&world, 7)), (Some(5), Some(7), None));
+    assert_eq!((link_ahead(&world, 3), link_ahead(&world, 5), link_ahead(&world, 7)), (5, 7, 8));
     assert_eq!(world.seal(), [12, 11, 15, 17], "the timers in the order of the list");
     world.end();
 })
@@ -180,10 +180,30 @@ const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || 
             (world.cancel(1, 3), world.find(1, 7))
         }
     });
-    assert_eq!(link_ahead(&world, 6), None);
+    assert_eq!(link_ahead(&world, 6), 8);
     assert_eq!(join(caller), (Some(7), Some(7)));
     assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
     outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// The third timer makes the array double: who sees to it first, the worker or the caller.
+const GROWN_BY_ONE_OF_TWO: Model = Model::new("grown_by_one_of_two", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    world.given(1, 8, 6);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 9, 7)
+    });
+    let linked = [4, 6].map(|next| link_ahead(&world, next));
+    join(author);
+    assert_eq!(world.shard.bucket_count(), 8, "it doubles once");
+    assert_eq!((world.find(0, 3), world.find(0, 7), world.find(0, 1)), (Some(5), Some(7), Some(6)));
+    outcome((linked, growths(&world)));
+    assert_eq!(world.seal(), [8, 7, 9], "the timers in the order of the list");
     world.end();
 })
 .preemptions(2)
@@ -208,7 +228,8 @@ const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
 fn an_array_has_one_segment_for_all() {
     A_NEW_SEGMENT_FOR_TWO.reaches(&[0, 1]);
     let install = place("segments.rs", "slot.compare_exchange(ptr::null_mut(), fresh");
-    let [reserve, read] = ["let mut items = self.segments[segment].load(", "let items = slot.load(Ordering::Acquire)"];
+    let [reserve, read] =
+        ["let items = self.segments[segment].load(Ordering::Acquire)", "let items = slot.load(Ordering::Acquire)"];
     A_NEW_SEGMENT_FOR_TWO.kills(install, Change::Tear, "an item was lost");
     for (line, change) in [
         (install, Change::DropRelease),
@@ -255,6 +276,8 @@ fn the_array_must_double_in_one_step() {
 fn the_worker_links_buckets_beside_callers() {
     LINKED_AHEAD_OR_FIND.reaches(&[None, Some(5)]);
     LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
+    let (linked_all, too_early, late) = ([6, 8], [4, 4], [4, 8]);
+    GROWN_BY_ONE_OF_TWO.reaches(&[(too_early, 2), (late, 1), (late, 2), (linked_all, 1), (linked_all, 2)]);
 }
 
 /// A bucket leads on before it can be reached.
@@ -282,6 +305,7 @@ const MODELS: &[Model] = &[
     GROWTH_OR_SEAL,
     LINKED_AHEAD_OR_FIND,
     LINKED_AHEAD_OR_CHANGED,
+    GROWN_BY_ONE_OF_TWO,
     A_NEW_SEGMENT_FOR_TWO,
 ];
 

@@ -106,9 +106,14 @@ impl Clock {
     #[inline]
     pub(crate) fn due_after(&self, now: Nanos, delay: Duration, hand: Tick) -> Due {
         let now = now.max(self.start_of(hand));
-        let due = u64::try_from(delay.as_nanos()).ok().and_then(|delay| now.0.checked_add(delay));
+        let delay = delay.as_nanos();
+        let due = u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).map(|due| self.round_up(due));
+        if delay >= self.tick_ns.into() {
+            // It ends after the present tick, whichever that is: a division less.
+            return Due { tick: due, now: hand };
+        }
         let now = self.tick_at(now);
-        Due { tick: due.map(|due| self.round_up(due).max(next(now))), now }
+        Due { tick: due.map(|due| due.max(next(now))), now }
     }
 
     /// The first tick at or after `instant`, and not the present one.
@@ -186,7 +191,8 @@ mod tests {
         for (now, delay, ticks) in cases {
             let due = due_after(&clock_at(now), Duration::from_nanos(delay), Tick(0));
             assert_eq!(due.tick, Some(Tick(100 + ticks)), "{now} + {delay}");
-            assert_eq!(due.now, Tick(100 + now / 1_000_000));
+            let is_counted_from_now = delay < 1_000_000;
+            assert_eq!(due.now, if is_counted_from_now { Tick(100 + now / 1_000_000) } else { Tick(0) });
         }
     }
 

@@ -7,7 +7,7 @@ use crate::counters::{Counters, Event};
 use crate::fanout::{self, IsDue, Runner, drop_quietly};
 use crate::flags::{Abandoned, Closing};
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, Purpose, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
 use crossbeam_epoch as epoch;
@@ -171,10 +171,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         let count = claims.len();
         let ordinal = thread::ordinal();
         self.counters.add(&ordinal, Event::Discarded, count as u64);
-        for claim in claims {
+        let shard = &self.shards[shard];
+        let mut claims = claims.into_iter();
+        while let Some(claim) = claims.next() {
+            if let Some(ahead) = claims.as_slice().get(PREFETCH_AHEAD) {
+                shard.prefetch_node(ahead.node);
+            }
             let (node, value, _) = claim.into_parts();
             drop_quietly(value);
-            self.shards[shard].finish(node, &Access::new(&ordinal));
+            shard.finish(node, &Access::new(&ordinal));
         }
         count
     }

@@ -18,6 +18,8 @@ pub(crate) mod size {
     pub(crate) const BATCH: u32 = 64;
     /// Hints in one mailbox segment: with its header just under 8 KiB.
     pub(crate) const MAILBOX_SEGMENT: usize = 1020;
+    /// The index may be so many times as full as it should be before a caller sees to it.
+    pub(crate) const CROWDED: u32 = 2;
 }
 
 /// `std`'s cell behind loom's interface, so that a model sees each access to the data.
@@ -89,6 +91,44 @@ pub(crate) mod memory {
             items.cast::<*mut u8>().sub(1).write(base);
             items.cast()
         }
+    }
+
+    /// Arrays of so many bytes get large pages, if the system has them: so the addresses of millions of timers fit into the
+    /// processor's tables.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    const LARGE_ARRAY: usize = 4 << 20;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    const LARGE_PAGE: usize = 2 << 20;
+    /// Where pages are larger than that, the system refuses what is asked in these.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    const PAGE: usize = 4 << 10;
+
+    /// Has the system put memory behind some of an array's items, before anybody has to wait for that. Whatever they hold
+    /// stays as it is, and others may use them meanwhile.
+    ///
+    /// # Safety
+    /// `items` must come from `allocate::<T>(len)` and not be freed.
+    pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: std::ops::Range<usize>) {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        {
+            use rustix::mm::{Advice, madvise};
+            let is_large = len * size_of::<T>() >= LARGE_ARRAY;
+            let unit = if is_large { LARGE_PAGE } else { PAGE };
+            let address = |index: usize| items.addr() + index * size_of::<T>();
+            let start = (address(range.start) & !(unit - 1)).max(address(0) & !(PAGE - 1));
+            let end = address(range.end).next_multiple_of(unit).min(address(len).next_multiple_of(PAGE));
+            let advise = |advice| {
+                // SAFETY: each of these pages holds a part of the array, and the advice changes nothing that it holds.
+                // An error says that this system does not take the advice: then memory comes when it is touched.
+                let _ = unsafe { madvise(items.with_addr(start).cast(), end - start, advice) };
+            };
+            if is_large {
+                advise(Advice::LinuxHugepage);
+            }
+            advise(Advice::LinuxPopulateWrite);
+        }
+        #[cfg(not(all(target_os = "linux", not(miri))))]
+        let _ = (items, len, range);
     }
 
     /// Gives the memory back without dropping the items.

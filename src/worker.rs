@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::fanout::{IsDue, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_AHEAD, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
@@ -21,11 +21,14 @@ const SWEEP_MAX: usize = 4096;
 const DRAIN_MAX: usize = 4096;
 /// Buckets of the index linked in per step.
 const LINK_MAX: u32 = 2048;
+/// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more than
+/// callers need until the worker looks again.
+const POPULATE_SHARE: u32 = 16;
+const POPULATE_MIN: u32 = 1 << 10;
+const POPULATE_MAX: u32 = 1 << 15;
 /// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
 /// hint keeps 36 bits, reads as one of the far future.
 const STALL_TICKS: u64 = 1 << 20;
-/// How far ahead of a look its node is prefetched.
-const PREFETCH_AHEAD: usize = 12;
 /// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
 const WAITING_MAX: u64 = 1 << 16;
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
@@ -54,6 +57,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     sweeping: bool,
     /// The first bucket of the index that is not linked in.
     linked: u32,
+    /// The first node of the shard without memory behind it, as far as the worker has seen to that.
+    populated: u32,
     /// Timers handed over so far.
     fired: usize,
 }
@@ -74,6 +79,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             claims,
             sweeping: false,
             linked: 1,
+            populated: 0,
             fired: 0,
         }
     }
@@ -122,6 +128,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
         let all_linked = self.link_ahead(shard, &access);
+        self.populate(shard);
         shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
         // Callbacks may run right here, and for as long as they like: not under our guard.
@@ -132,12 +139,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// Links new buckets of the index in, so that callers find them ready. True when all are.
     fn link_ahead(&mut self, shard: &Shard<K, V>, access: &Access) -> bool {
-        if self.linked < shard.bucket_count() {
-            let next = shard.link_ahead(self.linked, LINK_MAX, access);
-            self.linked = next.unwrap_or_else(|| shard.bucket_count().min(self.linked.saturating_add(LINK_MAX)));
-            return next.is_none();
+        if shard.wants_buckets(self.linked) {
+            self.linked = shard.link_ahead(self.linked, LINK_MAX, access);
         }
-        true
+        !shard.wants_buckets(self.linked)
+    }
+
+    /// Has memory put behind the nodes that callers will need next: a part of those that there are, so that few timers take
+    /// little memory.
+    fn populate(&mut self, shard: &Shard<K, V>) {
+        let extent = shard.extent();
+        let ahead = (extent / POPULATE_SHARE).min(POPULATE_MAX);
+        if ahead >= POPULATE_MIN && self.populated < extent + ahead / 2 {
+            self.populated = shard.populate(self.populated.max(extent), extent + ahead);
+        }
     }
 
     /// True if the executor does not keep up. What is due stays pending meanwhile.
@@ -149,7 +164,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
         for index in 0..self.due.len() {
             if let Some(&ahead) = self.due.get(index + PREFETCH_AHEAD) {
-                shard.prefetch_hint(ahead);
+                shard.prefetch_node(ahead.node());
             }
             if let Some(hint) = look(shard, self.due[index], now, access, &mut self.claims) {
                 self.wheel.insert(hint);

@@ -5,7 +5,13 @@
 
 #![allow(dead_code, reason = "not every model uses every part; `src/sync.rs` itself is checked by the library")]
 
-pub(crate) use crate::size;
+/// Sizes of the model, and what is the same in all.
+pub(crate) mod size {
+    pub(crate) use crate::size::*;
+
+    /// Callers grow the index as soon as it is full.
+    pub(crate) const CROWDED: u32 = 1;
+}
 pub(crate) use std::sync::atomic::Ordering;
 
 use std::cell::{Cell, RefCell};
@@ -731,6 +737,10 @@ pub(crate) mod memory {
         }
         items
     }
+
+    /// # Safety
+    /// None needed: there is memory behind everything.
+    pub(crate) unsafe fn populate<T>(_items: *mut T, _len: usize, _range: std::ops::Range<usize>) {}
 
     /// # Safety
     /// As in `src/sync.rs`.

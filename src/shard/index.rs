@@ -28,8 +28,8 @@ use super::hint::NODE_BITS;
 use super::segments::{Segments, Zeroed};
 use super::slab::Slab;
 use super::word::{End, State, Word};
-use super::{Access, shielded};
-use crate::sync::size::FIRST_SEGMENT_BITS;
+use super::{Access, PREFETCH_AHEAD, shielded};
+use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::Arc;
@@ -197,8 +197,16 @@ pub(crate) struct Sealed;
 
 /// There are never more buckets than an array holds, which is a few less than 2^28.
 const BUCKET_BITS_MAX: u32 = NODE_BITS - 1;
-/// How far ahead `link_ahead` asks for a node.
-const LINK_PREFETCH_AHEAD: u32 = 12;
+/// Buckets for which memory is asked at once: a large page of them.
+const POPULATED: u32 = 1 << 18;
+/// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.
+const SEAL_PREFETCH_AHEAD: u32 = 16;
+
+/// Three nodes to four buckets are enough. A look-up passes half a bucket's nodes on its way, each perhaps a cache miss: fewer
+/// to a bucket is faster, at 8 bytes a bucket.
+fn is_full(bits: u32, node_count: u32) -> bool {
+    bits < BUCKET_BITS_MAX && u64::from(node_count) * 4 > 3 << bits
+}
 
 /// The bucket that a bucket was split from.
 fn parent_of(bucket: u32) -> u32 {
@@ -231,31 +239,49 @@ impl Index {
         Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
     }
 
-    /// Doubles the array once there are three nodes to four buckets; true for the caller who did. A look-up passes half a
-    /// bucket's nodes on its way, each perhaps a cache miss: fewer to a bucket is faster, at 8 bytes a bucket.
+    /// Doubles the array if it is crowded and the worker has not seen to it (`link_ahead`); true for the caller who did.
     #[inline]
     pub(super) fn fit(&self, node_count: u32) -> bool {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
         let bits = self.bucket_bits.load(Relaxed);
-        bits < BUCKET_BITS_MAX
-            && u64::from(node_count) * 4 > 3 << bits
-            && self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
+        is_full(bits, node_count / CROWDED) && self.double(bits)
     }
 
-    /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left, `None` if none is.
+    fn double(&self, bits: u32) -> bool {
+        // Relaxed: see `fit`.
+        self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
+    }
+
+    /// True if there are buckets from `next` on that the worker had better link in.
+    pub(super) fn wants_buckets(&self, next: u32, node_count: u32) -> bool {
+        next < self.wanted(node_count).1
+    }
+
+    /// How many bits the array has, and how many buckets it should have.
+    fn wanted(&self, node_count: u32) -> (u32, u32) {
+        // Relaxed: see `fit`.
+        let bits = self.bucket_bits.load(Relaxed);
+        (bits, 1 << (bits + u32::from(is_full(bits, node_count))))
+    }
+
+    /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
+    /// once the new buckets are linked in.
     ///
     /// In ascending order the buckets and those before them are neighbours in memory; only the nodes between are not.
-    pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> Option<u32>
+    pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> u32
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        // Relaxed: see `fit`.
-        let count = 1 << self.bucket_bits.load(Relaxed);
+        let (bits, count) = self.wanted(slab.extent());
         let end = count.min(next.saturating_add(limit));
         for bucket in next..end {
-            if bucket + LINK_PREFETCH_AHEAD < count {
-                let parent = self.buckets.reserve(parent_of(bucket + LINK_PREFETCH_AHEAD)).load();
+            if bucket.is_power_of_two() || bucket % POPULATED == 0 {
+                self.buckets.populate(bucket, count.min(bucket + POPULATED));
+            }
+            let ahead = bucket + PREFETCH_AHEAD as u32;
+            if ahead < count {
+                let parent = self.buckets.reserve(parent_of(ahead)).load();
                 if parent.is_node() {
                     slab.prefetch(parent.index());
                 }
@@ -265,7 +291,10 @@ impl Index {
                 self.link_in(slab, bucket, cell, access);
             }
         }
-        (end < count).then_some(end)
+        if end == count && count > 1 << bits {
+            self.double(bits);
+        }
+        end
     }
 
     /// Buckets so far.
@@ -486,8 +515,33 @@ impl Index {
                 if let Some(word) = claim_any(slab, node, link.order()) {
                     claim(node, word);
                 }
+            } else {
+                self.prefetch_list(slab, link.index());
             }
             link = self.link_of(slab, link).mark().target();
+        }
+    }
+
+    /// Asks the processor for what comes some way behind `bucket` in the list: in that order buckets are scattered over the
+    /// array, and nodes over theirs, but the order is known.
+    fn prefetch_list<K, V>(&self, slab: &Slab<K, V>, bucket: u32)
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let unused_bits = u32::BITS - self.bucket_count().trailing_zeros();
+        let behind = |count: u32| {
+            let position = (bucket.reverse_bits() >> unused_bits) + count;
+            (position < self.bucket_count()).then(|| self.buckets.reserve((position << unused_bits).reverse_bits()))
+        };
+        if let Some(cell) = behind(2 * SEAL_PREFETCH_AHEAD) {
+            crate::sync::prefetch(cell);
+        }
+        if let Some(first) = behind(SEAL_PREFETCH_AHEAD).map(AtomicLink::load)
+            && first.is_node()
+        {
+            slab.prefetch(first.index());
+            slab.prefetch_tail(first.index());
         }
     }
 }

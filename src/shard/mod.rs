@@ -47,6 +47,9 @@ use std::sync::Arc;
 use tick::Deadline;
 use word::{End, Sight, State, Word};
 
+/// How far ahead of its work a loop over nodes in no order asks the processor for them.
+pub(crate) const PREFETCH_AHEAD: usize = 12;
+
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
 fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
@@ -448,9 +451,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             })
     }
 
-    /// Asks the processor for the node behind a hint.
-    pub(crate) fn prefetch_hint(&self, hint: Hint) {
-        self.slab.prefetch(hint.node());
+    /// Asks the processor for a node's head.
+    pub(crate) fn prefetch_node(&self, node: u32) {
+        self.slab.prefetch(node);
     }
 
     /// Runs `read` on the key of a claimed timer.
@@ -486,14 +489,30 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.has_stale_hints()
     }
 
-    /// Links up to `limit` buckets in ahead of the callers, from `next` on. The first that is left, if any.
-    pub(crate) fn link_ahead(&self, next: u32, limit: u32, access: &Access) -> Option<u32> {
+    /// True if there are buckets from `next` on that the worker had better link in.
+    pub(crate) fn wants_buckets(&self, next: u32) -> bool {
+        self.index.wants_buckets(next, self.slab.extent())
+    }
+
+    /// Links up to `limit` buckets in ahead of the callers, from `next` on; the first that is left.
+    pub(crate) fn link_ahead(&self, next: u32, limit: u32, access: &Access) -> u32 {
         self.index.link_ahead(&self.slab, next, limit, access)
     }
 
     /// Buckets of the index so far.
+    #[cfg(test)]
     pub(crate) fn bucket_count(&self) -> u32 {
         self.index.bucket_count()
+    }
+
+    /// Nodes that were in use so far, about.
+    pub(crate) fn extent(&self) -> u32 {
+        self.slab.extent()
+    }
+
+    /// Has the system put memory behind the nodes from `node` to `end`, or fewer; returns how far.
+    pub(crate) fn populate(&self, node: u32, end: u32) -> u32 {
+        self.slab.populate(node, end)
     }
 
     /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.

@@ -75,13 +75,26 @@ impl<T: Zeroed> Segments<T> {
     #[inline]
     pub(crate) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
-        // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
-        let mut items = self.segments[segment].load(Ordering::Acquire);
-        if items.is_null() {
-            items = self.allocate(segment);
-        }
         // SAFETY: as in `at`.
-        unsafe { &*items.add(offset) }
+        unsafe { &*self.reserve_segment(segment).add(offset) }
+    }
+
+    #[inline]
+    fn reserve_segment(&self, segment: usize) -> *mut T {
+        // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
+        let items = self.segments[segment].load(Ordering::Acquire);
+        if items.is_null() { self.allocate(segment) } else { items }
+    }
+
+    /// Has the system put memory behind the items from `index` to `end`, or to the end of their segment if that comes first;
+    /// returns how far. Items are then reserved and used as ever, but without a wait for the system.
+    pub(crate) fn populate(&self, index: u32, end: u32) -> u32 {
+        let (segment, offset) = locate(index);
+        let len = segment_len(segment);
+        let count = (len - offset).min((end - index) as usize);
+        // SAFETY: a segment is `allocate`d with this length and stays until `self` is dropped.
+        unsafe { memory::populate(self.reserve_segment(segment), len, offset..offset + count) };
+        index + count as u32
     }
 
     /// All items in segments that are there.

@@ -187,6 +187,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.extent.load(Relaxed)
     }
 
+    /// Has the system put memory behind the nodes from `node` to `end`, or fewer; returns how far.
+    pub(super) fn populate(&self, node: u32, end: u32) -> u32 {
+        let end = end.min(LEN_MAX);
+        if node < end { self.tails.populate(node, self.heads.populate(node, end)) } else { node }
+    }
+
     /// The worker's wheel holds so many hints.
     pub(super) fn report_hints(&self, count: usize) {
         // Relaxed here and below: figures, nothing is published through them.
