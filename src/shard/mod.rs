@@ -500,7 +500,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Buckets of the index so far.
-    #[cfg(test)]
+    #[allow(dead_code, reason = "asked by models only")]
     pub(crate) fn bucket_count(&self) -> u32 {
         self.index.bucket_count()
     }
