@@ -15,7 +15,7 @@ pub enum MissedTicks {
     /// Leaves them out, and goes on with the first deadline to come. The rate and its phase stay.
     #[default]
     Skip,
-    /// Makes up for them one after the other, a tick apart, as fast as it can.
+    /// Makes up for them one after the other, a tick apart: it catches up if the period is longer than a tick.
     Burst,
     /// Starts anew: the next run is a whole period after the end of the late one.
     Delay,
