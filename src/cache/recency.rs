@@ -31,8 +31,13 @@ impl<K, V> Recency<K, V> {
     pub(super) fn touch(&self, entry: &Entry<K, V>) {
         // Relaxed: stamps order uses of one thread, or of threads that are ordered otherwise; nothing is read through them.
         if entry.mark.used.load(Relaxed) != self.last.load(Relaxed) {
-            entry.mark.used.store(self.last.fetch_add(1, Relaxed) + 1, Relaxed);
+            entry.mark.used.store(self.next_stamp(), Relaxed);
         }
+    }
+
+    fn next_stamp(&self) -> u64 {
+        // Relaxed: as in `touch`.
+        self.last.fetch_add(1, Relaxed) + 1
     }
 
     /// Takes a new entry in. Who must go for it: no longer filed, but still to be ended.
@@ -84,4 +89,30 @@ fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
     let entry = filed.remove(&least)?;
     entry.mark.filed.store(0, Relaxed);
     Some(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// Two entries of one stamp would have one place: one of them would never make room.
+    #[test]
+    fn no_two_uses_have_one_stamp() {
+        const THREADS: usize = 2;
+        const STAMPS: usize = 1_000_000;
+        let (recency, barrier) = (Recency::<u32, u32>::new(1), Barrier::new(THREADS));
+        let take = || {
+            barrier.wait();
+            (0..STAMPS).map(|_| recency.next_stamp()).collect::<Vec<_>>()
+        };
+        let stamps = std::thread::scope(|scope| {
+            let takers = [(); THREADS].map(|()| scope.spawn(take));
+            takers.map(|taker| taker.join().expect("it only counts"))
+        });
+        let mut stamps = stamps.concat();
+        stamps.sort_unstable();
+        stamps.dedup();
+        assert_eq!(stamps.len(), THREADS * STAMPS);
+    }
 }
