@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 use crate::fanout::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
-use crate::worker::Worker;
+use crate::worker::{Left, Worker};
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,7 +133,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
         self.core.clock.set(time);
         for worker in self.workers.iter_mut() {
             let now = self.core.clock.tick_at(worker.read_clock());
-            while !worker.step(now) {}
+            while worker.step(now) != Left::Nothing {}
         }
         self.fired() - before
     }

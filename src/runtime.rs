@@ -4,7 +4,7 @@ use crate::builder::Pinning;
 use crate::error::BuildError;
 use crate::fanout::Runner;
 use crate::service::Core;
-use crate::worker::Worker;
+use crate::worker::{Left, Worker};
 use core_affinity::CoreId;
 use std::num::NonZero;
 use std::sync::atomic::Ordering::Relaxed;
@@ -107,12 +107,17 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
             return;
         }
         let now = core.clock.tick_at(worker.read_clock());
-        let caught_up = worker.step(now);
+        let left = worker.step(now);
         if worker.is_backlogged() {
             // The executor has its hands full, and nobody rings when it has not any more.
             std::thread::sleep(core.clock.tick_length().min(BACKLOG_PAUSE));
-        } else if caught_up {
-            sleep(&mut worker, ticket);
+            continue;
+        }
+        match left {
+            Left::Nothing => sleep(&mut worker, ticket),
+            // That may take long, and others wait for this core: a call must not, for milliseconds.
+            Left::Upkeep => std::thread::yield_now(),
+            Left::Due => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::counters::{Counters, Event};
 use crate::fanout::{self, IsDue, Runner, drop_quietly};
 use crate::flags::{Abandoned, Closing};
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, PREFETCH_STEPS, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
 use crossbeam_epoch as epoch;
@@ -110,19 +110,31 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// Takes out what is pending now and hands each pair to `each`.
     pub(crate) fn drain(&self, mut each: impl FnMut(&K, V)) -> usize {
-        // First a list of who is pending, then one after the other: so `each` may start timers, also under the same
+        // First lists of who is pending, then one after the other: so `each` may start timers, also under the same
         // keys, without their being drained in turn.
-        let mut timers: Vec<(usize, Identity)> = Vec::new();
-        for (index, shard) in self.shards.iter().enumerate() {
-            let ordinal = thread::ordinal();
-            let _access = Access::new(&ordinal);
-            shard.identities(|timer| timers.push((index, timer)));
-        }
-        timers.into_iter().filter(|&(shard, timer)| self.drain_one(shard, timer, &mut each)).count()
+        let pending: Vec<Vec<Identity>> = self.shards.iter().map(Self::pending_of).collect();
+        let drain_all = |(shard, timers): (_, Vec<Identity>)| self.drain_shard(shard, &timers, &mut each);
+        self.shards.iter().zip(pending).map(drain_all).sum()
     }
 
-    fn drain_one(&self, shard: usize, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
-        let shard = &self.shards[shard];
+    fn pending_of(shard: &Shard<K, V>) -> Vec<Identity> {
+        let ordinal = thread::ordinal();
+        let _access = Access::new(&ordinal);
+        let mut timers = Vec::new();
+        shard.identities(|timer| timers.push(timer));
+        timers
+    }
+
+    fn drain_shard(&self, shard: &Shard<K, V>, timers: &[Identity], each: &mut impl FnMut(&K, V)) -> usize {
+        let drain_at = |step: usize| {
+            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| timers.get(index).copied());
+            shard.prefetch_ends(|steps| behind(steps).map(|timer| timer.node));
+            behind(PREFETCH_STEPS).is_some_and(|timer| self.drain_one(shard, timer, each))
+        };
+        (0..timers.len() + PREFETCH_STEPS).map(drain_at).filter(|&drained| drained).count()
+    }
+
+    fn drain_one(&self, shard: &Shard<K, V>, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let ordinal = thread::ordinal();
         let Some(claim) = shard.claim_this(timer, Purpose::TakeOut, shard.hand(), &Access::new(&ordinal)) else {
             return false;

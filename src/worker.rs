@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::fanout::{IsDue, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_AHEAD, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_STEPS, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const SWEEP_MAX: usize = 4096;
 /// Hints taken out of each stripe of the mailbox per step.
 const DRAIN_MAX: usize = 4096;
 /// Buckets of the index linked in per step.
-const LINK_MAX: u32 = 2048;
+const LINK_MAX: u32 = 8192;
 /// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more than
 /// callers need until the worker looks again.
 const POPULATE_SHARE: u32 = 16;
@@ -39,6 +39,16 @@ impl Entry for Hint {
     fn tick(self, hand: u64) -> u64 {
         Hint::tick(self, Tick(hand)).0
     }
+}
+
+/// What a step has left to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    Nothing,
+    /// Nothing is due; but the index grows, or hints that serve no timer are swept.
+    Upkeep,
+    /// Timers may be due.
+    Due,
 }
 
 pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
@@ -112,8 +122,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.now
     }
 
-    /// Files what is in the mailbox, and expires what is due at `now`, up to a bound. True when that was all.
-    pub(crate) fn step(&mut self, now: Tick) -> bool {
+    /// Files what is in the mailbox, and expires what is due at `now`, up to a bound.
+    pub(crate) fn step(&mut self, now: Tick) -> Left {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
         let core = Arc::clone(&self.core);
@@ -134,7 +144,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         // Callbacks may run right here, and for as long as they like: not under our guard.
         drop(access);
         self.hand_over();
-        caught_up && all_linked && !self.sweeping
+        match (caught_up, all_linked && !self.sweeping) {
+            (false, _) => Left::Due,
+            (true, false) => Left::Upkeep,
+            (true, true) => Left::Nothing,
+        }
     }
 
     /// Links new buckets of the index in, so that callers find them ready. True when all are.
@@ -162,12 +176,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
-        for index in 0..self.due.len() {
-            if let Some(&ahead) = self.due.get(index + PREFETCH_AHEAD) {
-                shard.prefetch_node(ahead.node());
-            }
-            if let Some(hint) = look(shard, self.due[index], now, access, &mut self.claims) {
-                self.wheel.insert(hint);
+        if self.due.is_empty() {
+            return;
+        }
+        for step in 0..self.due.len() + PREFETCH_STEPS {
+            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| self.due.get(index).copied());
+            shard.prefetch_ends(|steps| behind(steps).map(Hint::node));
+            if let Some(hint) = behind(PREFETCH_STEPS)
+                && let Some(later) = look(shard, hint, now, access, &mut self.claims)
+            {
+                self.wheel.insert(later);
             }
         }
         self.due.clear();

@@ -49,6 +49,8 @@ use word::{End, Sight, State, Word};
 
 /// How far ahead of its work a loop over nodes in no order asks the processor for them.
 pub(crate) const PREFETCH_AHEAD: usize = 12;
+/// The same of a loop that ends timers, for which three accesses follow from one another.
+pub(crate) const PREFETCH_STEPS: usize = 3 * PREFETCH_AHEAD;
 
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
@@ -454,6 +456,23 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Asks the processor for a node's head.
     pub(crate) fn prefetch_node(&self, node: u32) {
         self.slab.prefetch(node);
+    }
+
+    /// Asks the processor for what the ends of timers in no order will need: each step of a loop calls this and ends the timer
+    /// [`PREFETCH_STEPS`] steps behind. `behind` tells the node so many steps behind, if there is one.
+    ///
+    /// First for the node, then for the bucket that the node's hash tells, then for the neighbour that the bucket leads to.
+    pub(crate) fn prefetch_ends(&self, behind: impl Fn(usize) -> Option<u32>) {
+        if let Some(node) = behind(0) {
+            self.slab.prefetch(node);
+            self.slab.prefetch_tail(node);
+        }
+        if let Some(node) = behind(PREFETCH_AHEAD) {
+            self.index.prefetch(self.slab.hash(node));
+        }
+        if let Some(node) = behind(2 * PREFETCH_AHEAD) {
+            self.index.prefetch_first(&self.slab, self.slab.hash(node));
+        }
     }
 
     /// Runs `read` on the key of a claimed timer.

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::fanout::{Callback, Executor};
 use crate::scheduler::Scheduler;
 use crate::shard::Tick;
-use crate::worker::Worker;
+use crate::worker::{Left, Worker};
 use oracle::{Counts, TICK};
 use std::sync::Arc;
 use world::{Key, Rng, Sut, SutCore, Value, World, lock};
@@ -96,7 +96,7 @@ impl Simulation {
         let worker = &mut self.workers[index];
         let now = self.core.clock.tick_at(worker.read_clock());
         let next = loop {
-            while !worker.step(now) || worker.has_mail() {}
+            while worker.step(now) != Left::Nothing || worker.has_mail() {}
             // It may meet timers that are due, too.
             let next = worker.next_deadline(now, usize::MAX);
             if !worker.has_mail() {
