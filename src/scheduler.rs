@@ -326,7 +326,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// Starts a timer at a place and a time that are known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_at(
         &self,
         place: Place,
