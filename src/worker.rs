@@ -60,7 +60,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     now: Nanos,
     /// The last reading, whatever it was.
     last_reading: Nanos,
-    /// Hints that are due, before they are looked at.
+    /// Hints that are due, or swept, before they are looked at.
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim<V>>,
@@ -195,9 +195,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     fn sweep(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
         self.sweeping |= shard.has_stale_hints();
         if self.sweeping && !self.is_backlogged() {
-            let claims = &mut self.claims;
-            let round_completed = self.wheel.review_some(SWEEP_MAX, |hint| look(shard, hint, now, access, claims));
+            let due = &mut self.due;
+            let round_completed = self.wheel.review_some(SWEEP_MAX, |hint| {
+                due.push(hint);
+                None
+            });
             self.sweeping = !round_completed;
+            self.look_at_due(shard, now, access);
             shard.report_hints(self.wheel.len());
         }
     }
