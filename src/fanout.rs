@@ -5,6 +5,7 @@ use crate::counters::Event;
 use crate::service::Core;
 use crate::shard::{Access, Claim, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
+use crossbeam_queue::ArrayQueue;
 use rayon::ThreadPool;
 use std::any::Any;
 use std::cell::Cell;
@@ -217,12 +218,38 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
-    /// Splits itself down to single timers, which idle threads of the pool steal: so no callback waits behind a slow one
-    /// while a thread is free.
+    /// One after the other, and beside whatever other thread of the pool is free: so no callback waits behind a slow one
+    /// while a thread is.
+    ///
+    /// Nothing in here waits for another thread. (With `rayon::join` a thread whose other half was stolen would run further
+    /// batches meanwhile, on top of its stack, and of a backlog as many as there are.)
     fn run_in_parallel(mut self) {
         self.record_lateness();
-        let Self { core, runner, shard, expiries } = &mut self;
-        split(expiries, &|expiry| run_one(core, runner, *shard, expiry));
+        let expiries = std::mem::take(&mut self.expiries);
+        let queue = ArrayQueue::new(expiries.len());
+        for expiry in expiries {
+            assert!(queue.push(expiry).is_ok(), "there is room for all");
+        }
+        self.share_out(Arc::new(queue));
+    }
+
+    /// Runs what is left in `queue`, and asks the pool for one more thread that does so.
+    fn share_out(mut self, queue: Arc<ArrayQueue<Expiry<V>>>) {
+        if queue.len() > 1 {
+            let (helper, queue) = (self.sibling(), Arc::clone(&queue));
+            rayon::spawn(move || helper.share_out(queue));
+        }
+        while let Some(expiry) = queue.pop() {
+            self.expiries.push(expiry);
+            let Self { core, runner, shard, expiries } = &mut self;
+            expiries.last_mut().into_iter().for_each(|expiry| run_one(core, runner, *shard, expiry));
+        }
+    }
+
+    /// Another batch of the same shard, with nothing in it yet.
+    fn sibling(&self) -> Self {
+        let (core, runner) = (Arc::clone(&self.core), Arc::clone(&self.runner));
+        Self { core, runner, shard: self.shard, expiries: Vec::new() }
     }
 
     fn record_lateness(&self) {
@@ -231,19 +258,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let due = self.expiries.iter().filter(|expiry| expiry.is_due == IsDue::Yes).filter_map(|expiry| expiry.due);
         let lateness = due.map(|tick| clock.start_of(tick)).map(|due| now.0.saturating_sub(due.0));
         self.core.reports[self.shard].lateness.record(lateness);
-    }
-}
-
-/// Calls `run` on each item; what is left can be stolen at any moment. (A parallel iterator would stop splitting once there
-/// is a piece per thread, and a piece is run by one thread to its end.)
-fn split<T: Send>(items: &mut [T], run: &(impl Fn(&mut T) + Sync)) {
-    match items {
-        [] => {}
-        [item] => run(item),
-        _ => {
-            let (left, right) = items.split_at_mut(items.len() / 2);
-            rayon::join(|| split(left, run), || split(right, run));
-        }
     }
 }
 
@@ -358,6 +372,9 @@ fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, is
 /// drop their values here.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
     fn drop(&mut self) {
+        if self.expiries.is_empty() {
+            return;
+        }
         let mut not_run = 0;
         for expiry in &mut self.expiries {
             let Some(value) = expiry.value.take() else { continue };

@@ -5,6 +5,7 @@
 mod support;
 
 use shardwheel::{Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
@@ -416,6 +417,37 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     assert_eq!(values.alive(), 0);
     assert!(ran.load(SeqCst) > 0);
     values.assert_none_twice();
+}
+
+/// A thread of the pool that waited for another one would run further batches meanwhile, each on top of the last on its stack.
+#[test]
+fn a_backlog_does_not_pile_up_on_the_stack() {
+    const TIMERS: u64 = 200_000;
+    /// More than a callback in the first batch of a thread takes, debug builds and sanitizers included.
+    const DEPTH_MAX: usize = 8 << 10;
+    thread_local! { static DEEPEST: (Cell<usize>, Cell<usize>) = const { (Cell::new(usize::MAX), Cell::new(0)) } }
+    let (ran, depth) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, deepest) = (Arc::clone(&ran), Arc::clone(&depth));
+    let callback = move |key: &u64, ()| {
+        let here = std::ptr::from_ref(&key).addr();
+        DEEPEST.with(|(least, most)| {
+            least.set(least.get().min(here));
+            most.set(most.get().max(here));
+            deepest.fetch_max(most.get() - least.get(), SeqCst);
+        });
+        if key.is_multiple_of(100) {
+            thread::sleep(Duration::from_micros(50));
+        }
+        count.fetch_add(1, SeqCst);
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("a small pool");
+    let builder = Scheduler::builder().shards(1).executor(Executor::Rayon(Arc::new(pool)));
+    let scheduler = builder.build(callback).expect("in range");
+    (0..TIMERS).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
+    assert_eq!(scheduler.close(Close::FireNow).fired, TIMERS as usize);
+    eventually("all have fired", || ran.load(SeqCst) == TIMERS);
+    let depth = depth.load(SeqCst);
+    assert!(depth < DEPTH_MAX, "callbacks ran {depth} bytes apart on one stack");
 }
 
 /// Callers hand over, pool threads run and drop jobs, all at once; what is told of it adds up.
