@@ -240,9 +240,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
             rayon::spawn(move || helper.share_out(queue));
         }
         while let Some(expiry) = queue.pop() {
+            // First ours, so that we finish it whatever happens.
+            let place = self.expiries.len();
             self.expiries.push(expiry);
-            let Self { core, runner, shard, expiries } = &mut self;
-            expiries.last_mut().into_iter().for_each(|expiry| run_one(core, runner, *shard, expiry));
+            run_one(&self.core, &self.runner, self.shard, &mut self.expiries[place]);
         }
     }
 
