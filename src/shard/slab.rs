@@ -6,7 +6,7 @@
 //!
 //! Where a node is while it is not in use:
 //! ```text
-//!   retire         64 together        grace over        keys dropped         allocate
+//!   retire      64 or 256 at once    grace over        keys dropped         allocate
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
 //!         (per thread)                                                              (per thread)
 //! ```
@@ -23,7 +23,7 @@ use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use super::{Access, shielded};
-use crate::sync::size::BATCH;
+use crate::sync::size;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
@@ -158,6 +158,8 @@ pub(crate) struct Slab<K, V> {
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
+    const BATCH: u32 = size::batch(std::mem::needs_drop::<K>());
+
     pub(super) fn new() -> Self {
         Self {
             heads: Segments::new(),
@@ -382,9 +384,9 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// A chain of nodes that were never used.
     fn fresh(&self) -> Option<Chain> {
         // Relaxed: a count; the segments are published by their own pointers.
-        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + BATCH).min(LEN_MAX));
+        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + Self::BATCH).min(LEN_MAX));
         let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
-        let end = (start + BATCH).min(LEN_MAX);
+        let end = (start + Self::BATCH).min(LEN_MAX);
         for node in start..end {
             self.heads.reserve(node);
             let next = if node + 1 < end { node + 1 } else { 0 };
@@ -402,7 +404,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             // Relaxed: the chain is ours.
             self.tail(node).hash.store(limbo.first, Relaxed);
             *limbo = Chain { first: node, count: limbo.count + 1 };
-            (limbo.count >= BATCH).then(|| std::mem::take(limbo))
+            (limbo.count >= Self::BATCH).then(|| std::mem::take(limbo))
         });
         if let Some(chain) = batch {
             self.census.in_use.fetch_sub(u64::from(chain.count), Relaxed);
