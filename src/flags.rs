@@ -13,6 +13,7 @@ impl Closing {
         !self.0.swap(true, Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         // Relaxed: the end of each shard is its seal. Who has met that, or was interrupted, or was told of the end in
         // whatever way hands things over between threads, finds the flag set.

@@ -409,6 +409,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// Ends a timer whose place is known.
+    #[inline]
     pub(crate) fn cancel_at<Q>(&self, place: Place, key: &Q, access: &Access) -> Option<V>
     where
         K: Borrow<Q>,

@@ -241,6 +241,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
     /// value is in use.
+    #[inline]
     pub(crate) fn cancel(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
         while let Some(Found { node, word, position }) = self.index.find(&self.slab, hash, &is_key, access) {
             self.slab.prefetch_tail(node);
