@@ -68,6 +68,23 @@ fn promise_10_memory_is_reused_after_a_spike() {
     eventually("stale entries are swept", || entries(&scheduler) < 110_000);
 }
 
+/// A worker sweeps a piece at a time, and nobody calls it again for the rest.
+#[test]
+fn promise_10_a_sweep_that_has_begun_is_completed() {
+    const TIMERS: u64 = 200_000;
+    /// Hints that nobody minds, and what the scheduler's count of timers may be off by.
+    const SLACK: u64 = 4_000;
+    let _alone = alone();
+    let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: Large| {}).expect("in range");
+    (0..TIMERS).for_each(|i| ignore(scheduler.schedule_with(i, [i; 32], 24 * HOUR).expect("open and not full")));
+    eventually("the worker has filed them", || scheduler.stats().shards[0].wheel_entries >= TIMERS - 1_020);
+    // Just enough for most hints to be stale, so that the worker is called a few times only.
+    let cancelled = TIMERS / 2 + SLACK / 2;
+    (0..cancelled).for_each(|i| ignore(scheduler.cancel(&i)));
+    eventually("all stale entries are swept", || entries(&scheduler) < TIMERS - cancelled + SLACK);
+    assert_eq!(scheduler.len() as u64, TIMERS - cancelled);
+}
+
 /// The keys of cancelled timers go as their places are used again: there are never many more than places.
 #[test]
 fn promise_10_keys_do_not_pile_up() {
