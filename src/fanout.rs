@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// Timers in one job for the executor, at most.
 pub(crate) const BATCH_MAX: usize = 256;
+/// Timers of a batch that threads of a pool share, in lanes of so many: each thread begins in another one, so that two seldom
+/// reach for the same timer.
+const LANE: usize = 64;
 
 /// Who runs the callbacks.
 #[derive(Clone)]
@@ -132,6 +135,9 @@ struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     expiries: Vec<Expiry<V>>,
 }
 
+/// The timers of a batch that threads of a pool share.
+type Lanes<V> = Arc<[ArrayQueue<Expiry<V>>]>;
+
 thread_local! {
     /// How many callbacks are running on this thread, one inside the other.
     static CALLBACKS: Cell<usize> = const { Cell::new(0) };
@@ -224,26 +230,38 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// Nothing in here waits for another thread. (With `rayon::join` a thread whose other half was stolen would run further
     /// batches meanwhile, on top of its stack, and of a backlog as many as there are.)
     fn run_in_parallel(mut self) {
-        self.record_lateness();
-        let expiries = std::mem::take(&mut self.expiries);
-        let queue = ArrayQueue::new(expiries.len());
-        for expiry in expiries {
-            assert!(queue.push(expiry).is_ok(), "there is room for all");
+        if self.expiries.len() == 1 {
+            return self.run_in_order();
         }
-        self.share_out(Arc::new(queue));
+        self.record_lateness();
+        let count = self.expiries.len().div_ceil(LANE);
+        let mut expiries = std::mem::take(&mut self.expiries).into_iter();
+        let lane = || {
+            let lane = ArrayQueue::new(expiries.len().min(LANE));
+            let shared = expiries.by_ref().take(LANE);
+            shared.for_each(|expiry| assert!(lane.push(expiry).is_ok(), "there is room for all"));
+            lane
+        };
+        let lanes = std::iter::repeat_with(lane).take(count);
+        self.share_out(lanes.collect(), 0);
     }
 
-    /// Runs what is left in `queue`, and asks the pool for one more thread that does so.
-    fn share_out(mut self, queue: Arc<ArrayQueue<Expiry<V>>>) {
-        if queue.len() > 1 {
-            let (helper, queue) = (self.sibling(), Arc::clone(&queue));
-            rayon::spawn(move || helper.share_out(queue));
+    /// Runs what is left in the lanes, from lane `first` on, and asks the pool for one more thread that does so from another.
+    fn share_out(mut self, lanes: Lanes<V>, first: usize) {
+        let left = lanes.iter().map(ArrayQueue::len).sum();
+        if left > 1 {
+            let (helper, lanes, first) = (self.sibling(), Arc::clone(&lanes), (first + lanes.len() / 2) % lanes.len());
+            rayon::spawn(move || helper.share_out(lanes, first));
         }
-        while let Some(expiry) = queue.pop() {
-            // First ours, so that we finish it whatever happens.
-            let place = self.expiries.len();
-            self.expiries.push(expiry);
-            run_one(&self.core, &self.runner, self.shard, &mut self.expiries[place]);
+        self.expiries.reserve(left);
+        let (before, from) = lanes.split_at(first);
+        for lane in from.iter().chain(before) {
+            while let Some(expiry) = lane.pop() {
+                // First ours, so that we finish it whatever happens.
+                let place = self.expiries.len();
+                self.expiries.push(expiry);
+                run_one(&self.core, &self.runner, self.shard, &mut self.expiries[place]);
+            }
         }
     }
 

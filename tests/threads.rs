@@ -419,6 +419,27 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// All are due at once, and one thread of the pool is stuck in the first of them.
+#[test]
+fn a_slow_callback_holds_up_no_other_of_its_batch() {
+    const TIMERS: u64 = 200;
+    let (begun, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (first, others) = (Arc::clone(&begun), Arc::clone(&done));
+    let callback = move |_: &u64, ()| {
+        if first.fetch_add(1, SeqCst) == 0 {
+            eventually("all others have run", || others.load(SeqCst) == TIMERS - 1);
+        }
+        others.fetch_add(1, SeqCst);
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a small pool");
+    let builder = Scheduler::builder().shards(1).executor(Executor::Rayon(Arc::new(pool)));
+    let scheduler = builder.build(callback).expect("in range");
+    (0..TIMERS).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
+    assert_eq!(scheduler.close(Close::FireNow).fired, TIMERS as usize);
+    eventually("all have run", || done.load(SeqCst) == TIMERS);
+    assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
 /// A thread of the pool that waited for another one would run further batches meanwhile, each on top of the last on its stack.
 #[test]
 fn a_backlog_does_not_pile_up_on_the_stack() {
