@@ -169,7 +169,7 @@ pub(super) fn requests<C: Caller>(caller: &mut C, numbers: Range<u64>, timeout: 
     for batch in batches::<C>(numbers) {
         caller.schedule_all(batch.map(|number| Timer::new(number, timeout)), |timer| under_way.push_back(timer));
         if under_way.len() > IN_FLIGHT {
-            pending += caller.cancel_all(under_way.drain(..C::BATCH));
+            pending += caller.cancel_all(std::iter::from_fn(|| under_way.pop_front()).take(C::BATCH));
         }
     }
     while !under_way.is_empty() {
