@@ -10,7 +10,7 @@ use crate::manual::ManualClock;
 use crate::runtime;
 use crate::scheduler::Scheduler;
 use crate::service::{Core, ShardReport};
-use crate::shard::{Shard, Tick};
+use crate::shard::{Shard, Tick, batch_len};
 use crate::thread;
 use crossbeam_utils::CachePadded;
 use std::any::Any;
@@ -295,11 +295,12 @@ where
     pub(crate) fn into_parts(self, clock: Clock, executor: Executor, callback: Callback<K, V>) -> Parts<K, V, S> {
         let stripe_count = thread::stripe_count();
         let shard_count = self.shards.unwrap_or_else(runtime::default_shard_count);
+        let batch = batch_len::<K>(shard_count);
         let runs_inline = matches!(executor, Executor::Inline);
         let rearms = matches!(callback, Callback::Rearming(_));
         let runner = Arc::new(Runner { callback, on_panic: self.on_panic, executor });
         let core = Core {
-            shards: (0..shard_count).map(|_| Shard::new(stripe_count, clock.first_tick())).collect(),
+            shards: (0..shard_count).map(|_| Shard::new(stripe_count, batch, clock.first_tick())).collect(),
             reports: (0..shard_count).map(|_| CachePadded::new(ShardReport::new())).collect(),
             clock,
             capacity: Capacity::new(self.capacity, stripe_count),

@@ -14,11 +14,8 @@ pub(crate) mod epoch {
 pub(crate) mod size {
     /// The first segment of a growing array holds `1 << FIRST_SEGMENT_BITS` items.
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
-    /// Nodes are retired and refilled in batches of this many. More cost less, but a key whose destructor does something should
-    /// not wait for long.
-    pub(crate) const fn batch(keys_drop: bool) -> u32 {
-        if keys_drop { 64 } else { 256 }
-    }
+    /// Nodes are retired and refilled in batches of this many at least.
+    pub(crate) const BATCH: u32 = 64;
     /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.
     pub(crate) const MAILBOX_SEGMENT: usize = if cfg!(miri) { 12 } else { 1020 };
     /// The index may be so many times as full as it should be before a caller sees to it.

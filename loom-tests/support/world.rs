@@ -4,6 +4,7 @@ use super::Gate;
 use crate::shard::{
     Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Tick,
 };
+use crate::size::BATCH;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -132,7 +133,7 @@ fn due(tick: u64) -> Due {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { shard: Rc::new(Shard::new(STRIPES, Tick(TICK_0))) }
+        Self { shard: Rc::new(Shard::new(STRIPES, BATCH, Tick(TICK_0))) }
     }
 
     /// The identity, and the value that it replaced. `Err` if the shard is sealed.

@@ -33,7 +33,7 @@ pub(crate) use ordinal::{Ordinal, Ordinals};
 pub use period::MissedTicks;
 pub(crate) use period::{Period, Repeats};
 pub(crate) use segments::{SEGMENT_COUNT, Segments, Zeroed};
-pub(crate) use slab::Homeless;
+pub(crate) use slab::{Homeless, batch_len};
 pub(crate) use tick::{HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
@@ -158,9 +158,10 @@ impl<K, V> std::fmt::Debug for Shard<K, V> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
-    pub(crate) fn new(stripe_count: usize, first_tick: Tick) -> Self {
+    /// Nodes are retired, and handed out, `batch` at a time; see [`batch_len`].
+    pub(crate) fn new(stripe_count: usize, batch: u32, first_tick: Tick) -> Self {
         Self {
-            slab: Arc::new(Slab::new()),
+            slab: Arc::new(Slab::new(batch)),
             index: Index::new(),
             mailbox: Mailbox::new(stripe_count),
             alarm: Alarm::default(),

@@ -6,7 +6,7 @@
 //!
 //! Where a node is while it is not in use:
 //! ```text
-//!   retire      64 or 256 at once    grace over        keys dropped         allocate
+//!   retire       a batch at once     grace over        keys dropped         allocate
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
 //!         (per thread)                                                              (per thread)
 //! ```
@@ -23,7 +23,7 @@ use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use super::{Access, shielded};
-use crate::sync::size;
+use crate::sync::size::BATCH;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
@@ -31,6 +31,13 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 /// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
 use std::sync::atomic::AtomicU64 as Count;
+
+/// Nodes that a thread retires, or takes, at once in each of so many shards. The more, the less often it meets other threads; but
+/// it keeps some batches of each shard, which should stay in its cache, and a key's destructor should not have to wait.
+pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
+    let most = if std::mem::needs_drop::<K>() { 1 } else { 4 };
+    BATCH * (8 / shard_count).clamp(1, most) as u32
+}
 
 /// Stale hints that are not worth a sweep.
 const STALE_SLACK: u64 = 1024;
@@ -145,6 +152,7 @@ struct Census {
 pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
 
 pub(crate) struct Slab<K, V> {
+    batch: u32,
     heads: Segments<Head<K>>,
     tails: Segments<Tail<V>>,
     locals: Segments<Local>,
@@ -158,10 +166,10 @@ pub(crate) struct Slab<K, V> {
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
-    const BATCH: u32 = size::batch(std::mem::needs_drop::<K>());
-
-    pub(super) fn new() -> Self {
+    /// Nodes are retired, and handed out, `batch` at a time.
+    pub(super) fn new(batch: u32) -> Self {
         Self {
+            batch,
             heads: Segments::new(),
             tails: Segments::new(),
             locals: Segments::new(),
@@ -384,9 +392,9 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// A chain of nodes that were never used.
     fn fresh(&self) -> Option<Chain> {
         // Relaxed: a count; the segments are published by their own pointers.
-        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + Self::BATCH).min(LEN_MAX));
+        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + self.batch).min(LEN_MAX));
         let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
-        let end = (start + Self::BATCH).min(LEN_MAX);
+        let end = (start + self.batch).min(LEN_MAX);
         for node in start..end {
             self.heads.reserve(node);
             let next = if node + 1 < end { node + 1 } else { 0 };
@@ -404,7 +412,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             // Relaxed: the chain is ours.
             self.tail(node).hash.store(limbo.first, Relaxed);
             *limbo = Chain { first: node, count: limbo.count + 1 };
-            (limbo.count >= Self::BATCH).then(|| std::mem::take(limbo))
+            (limbo.count >= self.batch).then(|| std::mem::take(limbo))
         });
         if let Some(chain) = batch {
             self.census.in_use.fetch_sub(u64::from(chain.count), Relaxed);
