@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Timers in one job for the executor, at most.
 pub(crate) const BATCH_MAX: usize = 256;
-/// Timers of a batch that threads of a pool share, in lanes of so many: each thread begins in another one, so that two seldom
+/// Timers of a batch that threads of a pool share, in lanes of so many: two threads begin half the lanes apart, so that they seldom
 /// reach for the same timer.
 const LANE: usize = 64;
 
@@ -237,7 +237,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let count = self.expiries.len().div_ceil(LANE);
         let mut expiries = std::mem::take(&mut self.expiries).into_iter();
         let lane = || {
-            let lane = ArrayQueue::new(expiries.len().min(LANE));
+            // One place more than there are timers. Without it the queue's end would be the place of its first timer again, and
+            // who comes to the end would wait for a thread that was stopped while it took that one.
+            let lane = ArrayQueue::new(expiries.len().min(LANE) + 1);
             let shared = expiries.by_ref().take(LANE);
             shared.for_each(|expiry| assert!(lane.push(expiry).is_ok(), "there is room for all"));
             lane

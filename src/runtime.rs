@@ -132,8 +132,9 @@ fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K
     if timeout.is_zero() {
         return;
     }
-    let slept =
-        worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), || worker.has_mail() || core.is_closed());
+    // Callers ring a worker that sleeps if most hints are stale; they may have become so since its last step.
+    let is_called = || worker.has_mail() || worker.shard().has_stale_hints() || core.is_closed();
+    let slept = worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), is_called);
     if slept {
         // Relaxed, in two steps: a figure that only this thread writes.
         let wake_ups = &core.reports[worker.index()].wake_ups;
