@@ -234,18 +234,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
             return self.run_in_order();
         }
         self.record_lateness();
-        let count = self.expiries.len().div_ceil(LANE);
-        let mut expiries = std::mem::take(&mut self.expiries).into_iter();
-        let lane = || {
-            // One place more than there are timers. Without it the queue's end would be the place of its first timer again, and
-            // who comes to the end would wait for a thread that was stopped while it took that one.
-            let lane = ArrayQueue::new(expiries.len().min(LANE) + 1);
-            let shared = expiries.by_ref().take(LANE);
-            shared.for_each(|expiry| assert!(lane.push(expiry).is_ok(), "there is room for all"));
-            lane
-        };
-        let lanes = std::iter::repeat_with(lane).take(count);
-        self.share_out(lanes.collect(), 0);
+        let lanes = lanes_of(std::mem::take(&mut self.expiries));
+        self.share_out(lanes, 0);
     }
 
     /// Runs what is left in the lanes, from lane `first` on, and asks the pool for one more thread that does so from another.
@@ -280,6 +270,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let lateness = due.map(|tick| clock.start_of(tick)).map(|due| now.0.saturating_sub(due.0));
         self.core.reports[self.shard].lateness.record(lateness);
     }
+}
+
+fn lanes_of<V>(expiries: Vec<Expiry<V>>) -> Lanes<V> {
+    let count = expiries.len().div_ceil(LANE);
+    let mut expiries = expiries.into_iter();
+    let next = || {
+        // One place more than there are timers. Without it the queue's end would be the place of its first timer again, and
+        // who comes to the end would wait for a thread that was stopped while it took that one.
+        let lane = ArrayQueue::new(expiries.len().min(LANE) + 1);
+        let shared = expiries.by_ref().take(LANE);
+        shared.for_each(|expiry| assert!(lane.push(expiry).is_ok(), "there is room for all"));
+        lane
+    };
+    std::iter::repeat_with(next).take(count).collect()
 }
 
 /// Runs the callback of one timer; whatever it does, the next one runs too.

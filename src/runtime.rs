@@ -133,6 +133,7 @@ fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K
         return;
     }
     // Callers ring a worker that sleeps if most hints are stale; they may have become so since its last step.
+    // (No fence: what is missed even so takes memory until the worker wakes up, no more.)
     let is_called = || worker.has_mail() || worker.shard().has_stale_hints() || core.is_closed();
     let slept = worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), is_called);
     if slept {

@@ -528,3 +528,15 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         head.word.take_key().then(|| head.key.with(|key| unsafe { (*key).assume_init_read() }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_shards_or_a_destructor_make_smaller_batches() {
+        let batches = |len: fn(usize) -> u32| [1, 2, 4, 8, 64].map(|shard_count| len(shard_count) / BATCH);
+        assert_eq!(batches(batch_len::<u64>), [4, 4, 2, 1, 1]);
+        assert_eq!(batches(batch_len::<String>), [1; 5]);
+    }
+}

@@ -169,14 +169,18 @@ pub(super) fn requests<C: Caller>(caller: &mut C, numbers: Range<u64>, timeout: 
     for batch in batches::<C>(numbers) {
         caller.schedule_all(batch.map(|number| Timer::new(number, timeout)), |timer| under_way.push_back(timer));
         if under_way.len() > IN_FLIGHT {
-            pending += caller.cancel_all(std::iter::from_fn(|| under_way.pop_front()).take(C::BATCH));
+            pending += cancel_oldest(caller, &mut under_way);
         }
     }
     while !under_way.is_empty() {
-        let batch = C::BATCH.min(under_way.len());
-        pending += caller.cancel_all(under_way.drain(..batch));
+        pending += cancel_oldest(caller, &mut under_way);
     }
     pending
+}
+
+/// Up to a batch of them. (Not by `drain`: the processor stalls on its bookkeeping, once a request.)
+fn cancel_oldest<C: Caller>(caller: &mut C, under_way: &mut VecDeque<Pending<C::Handle>>) -> usize {
+    caller.cancel_all(std::iter::from_fn(|| under_way.pop_front()).take(C::BATCH))
 }
 
 /// The numbers from `first` on, in equal parts.
