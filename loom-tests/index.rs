@@ -21,7 +21,7 @@ use std::rc::Rc;
 use support::{Change, Model, World, join, ordinal, outcome, place, spawn};
 use sync::Ordering::Relaxed;
 
-/// How many calls said that they had doubled the array: each of them tells the worker.
+/// How many calls said that they had doubled the array: each of them wakes the worker.
 fn growths(world: &World) -> u32 {
     world.shard.alarm.ticket()
 }
@@ -136,12 +136,12 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// What the worker does with the buckets from `next` on.
+/// What the thread that works ahead does with the buckets from `next` on.
 fn link_ahead(world: &World, next: u32) -> u32 {
     world.shard.link_ahead(next, 2, &Access::new(&ordinal(0)))
 }
 
-/// The worker has claimed a bucket, a timer begins beside it, the worker links the bucket in front of that: who enters
+/// Somebody who works ahead has claimed a bucket, a timer begins beside it, he links the bucket in front of that: who enters
 /// there sees the timer whole.
 const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
     let world = World::new();
@@ -167,7 +167,7 @@ const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The worker links a bucket in while callers insert, remove, and link it themselves.
+/// Somebody links a bucket in ahead while callers insert, remove, and link it themselves.
 const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || {
     let world = World::new();
     world.given(3, 7, 5);
@@ -189,7 +189,7 @@ const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || 
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The third timer makes the array double: who sees to it first, the worker or the caller.
+/// The third timer makes the array double: who sees to it first, the thread that works ahead or the caller.
 const GROWN_BY_ONE_OF_TWO: Model = Model::new("grown_by_one_of_two", || {
     let world = World::new();
     world.given(3, 7, 5);
@@ -273,7 +273,7 @@ fn the_array_must_double_in_one_step() {
 }
 
 #[test]
-fn the_worker_links_buckets_beside_callers() {
+fn buckets_are_linked_ahead_beside_callers() {
     LINKED_AHEAD_OR_FIND.reaches(&[None, Some(5)]);
     LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
     let (linked_all, too_early, late) = ([6, 8], [4, 4], [4, 8]);

@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::error::BuildError;
 use crate::fanout::{Callback, Executor, Next, PanicHook, Runner};
 use crate::flags::{Abandoned, Closing};
+use crate::growth::Growth;
 use crate::manual::ManualClock;
 use crate::runtime;
 use crate::scheduler::Scheduler;
@@ -106,7 +107,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// The number of shards, each with a worker thread of its own. Default: the cores that this process may run on;
-    /// accepted 1 to 1024.
+    /// accepted 1 to 1024. One more thread works ahead while they grow, and sleeps otherwise.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
@@ -308,6 +309,7 @@ where
             runner: Arc::downgrade(&runner),
             runs_inline,
             rearms,
+            growth: Growth::new(shard_count),
             closing: Closing::default(),
             abandoned: Abandoned::default(),
         };
@@ -320,7 +322,7 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
     pub(crate) core: Arc<Core<K, V>>,
     pub(crate) runner: Arc<Runner<K, V>>,
     pub(crate) hasher: S,
-    pinning: Pinning,
+    pub(crate) pinning: Pinning,
 }
 
 fn own_pool() -> Result<rayon::ThreadPool, BuildError> {

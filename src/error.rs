@@ -87,7 +87,7 @@ pub enum BuildError {
     },
     /// [`Builder::first_tick`](crate::Builder::first_tick) is beyond 2^63. Permanent.
     FirstTick(u64),
-    /// A worker thread could not be started. Transient, perhaps: the system says why.
+    /// A thread of the scheduler could not be started. Transient, perhaps: the system says why.
     Thread(std::io::Error),
     /// The pool that runs the callbacks could not be started. Transient, perhaps.
     Pool(Box<dyn std::error::Error + Send + Sync>),
@@ -104,7 +104,7 @@ impl fmt::Display for BuildError {
                 write!(f, "pinning names core {core}; accepted: the cores of this process, {available:?}")
             }
             Self::FirstTick(tick) => write!(f, "first_tick is {tick}; accepted: 0 to 2^63"),
-            Self::Thread(error) => write!(f, "a worker thread could not be started: {error}"),
+            Self::Thread(error) => write!(f, "a thread of the scheduler could not be started: {error}"),
             Self::Pool(error) => write!(f, "the pool for the callbacks could not be started: {error}"),
         }
     }

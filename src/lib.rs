@@ -44,6 +44,7 @@ mod error;
 mod event;
 mod fanout;
 mod flags;
+mod growth;
 mod lateness;
 mod manual;
 mod periodic;

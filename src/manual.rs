@@ -134,6 +134,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
         for worker in self.workers.iter_mut() {
             let now = self.core.clock.tick_at(worker.read_clock());
             while worker.step(now) != Left::Nothing {}
+            while self.core.growth.step(worker.index(), worker.shard()) {}
         }
         self.fired() - before
     }

@@ -1,4 +1,5 @@
-//! The workers' threads: one per shard, pinned if possible, asleep until the next deadline.
+//! The threads: a worker per shard, pinned if possible, asleep until the next deadline; and one that works ahead while shards
+//! grow.
 
 use crate::builder::Pinning;
 use crate::error::BuildError;
@@ -17,7 +18,7 @@ const REVIEW_MAX: usize = 512;
 /// How long a worker leaves an executor that does not keep up alone.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
-/// Starts a worker per shard. On an error none is left running.
+/// Starts a worker per shard, and the thread for their growth. On an error none is left running.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -27,35 +28,47 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let mut threads = Vec::with_capacity(core.shards.len());
+    let mut threads = Vec::with_capacity(core.shards.len() + 1);
     let cores = cores_to_pin(pinning, core.shards.len());
     let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
         let worker = Worker::new(Arc::clone(core), index);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
-        let name = format!("shardwheel-{index}");
         let running = running.clone();
         let runner = Arc::clone(runner);
-        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+        spawn(&mut threads, core, format!("shardwheel-{index}"), move || {
             pin(&worker, pin_to);
             drop(running);
             run(worker);
             // Not earlier: what the worker has claimed goes to the callback.
             drop(runner);
-        });
-        match spawned {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                core.close(crate::Close::Discard);
-                threads.into_iter().for_each(|thread: JoinHandle<()>| drop(thread.join()));
-                return Err(BuildError::Thread(error));
-            }
-        }
+        })?;
     }
+    let growing = Arc::clone(core);
+    spawn(&mut threads, core, "shardwheel-grow".to_owned(), move || grow(&growing))?;
     // Wait until each has let go of its end: so `stats` tells from the start where the workers are pinned.
     drop(running);
     let _: Result<(), _> = started.recv();
     Ok(threads)
+}
+
+/// Starts one more thread; if that fails, ends those that there are.
+fn spawn<K, V>(
+    threads: &mut Vec<JoinHandle<()>>,
+    core: &Arc<Core<K, V>>,
+    name: String,
+    life: impl FnOnce() + Send + 'static,
+) -> Result<(), BuildError>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let spawned = std::thread::Builder::new().name(name).spawn(life);
+    spawned.map(|thread| threads.push(thread)).map_err(|error| {
+        core.close(crate::Close::Discard);
+        threads.drain(..).for_each(|thread| drop(thread.join()));
+        BuildError::Thread(error)
+    })
 }
 
 /// The cores for the workers in turn; empty for none.
@@ -108,6 +121,9 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
         }
         let now = core.clock.tick_at(worker.read_clock());
         let left = worker.step(now);
+        if core.growth.is_due(worker.index(), worker.shard()) {
+            core.growth.event.notify();
+        }
         if worker.is_backlogged() {
             // The executor has its hands full, and nobody rings when it has not any more.
             std::thread::sleep(core.clock.tick_length().min(BACKLOG_PAUSE));
@@ -116,8 +132,25 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
         match left {
             Left::Nothing => sleep(&mut worker, ticket),
             // That may take long, and others wait for this core: a call must not, for milliseconds.
-            Left::Upkeep => std::thread::yield_now(),
+            Left::Sweep => std::thread::yield_now(),
             Left::Due => {}
+        }
+    }
+}
+
+/// The life of the thread that works ahead. The workers call it.
+fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
+    loop {
+        let ticket = core.growth.event.ticket();
+        let mut is_more = false;
+        for (index, shard) in core.shards.iter().enumerate() {
+            if core.is_closed() {
+                return;
+            }
+            is_more |= core.growth.step(index, shard);
+        }
+        if !is_more {
+            core.growth.event.wait(ticket, None);
         }
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers.
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its threads.
 /// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds at most while the
 /// caches miss; what exactly is promised for which call stands in ARCHITECTURE.md's progress table.
 ///
@@ -502,7 +502,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
-    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
+    /// Works from any thread, callbacks included. Joins the scheduler's threads, unless it is called from a callback. Callbacks that
     /// were handed over before still run. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
     /// thread that holds one itself that would be for ever, so there it discards instead.

@@ -6,6 +6,7 @@ use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
 use crate::fanout::{self, IsDue, Runner, drop_quietly};
 use crate::flags::{Abandoned, Closing};
+use crate::growth::Growth;
 use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, PREFETCH_STEPS, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
@@ -63,6 +64,7 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) runs_inline: bool,
     /// Every timer's callback decides whether it comes back.
     pub(crate) rearms: bool,
+    pub(crate) growth: Growth,
     pub(crate) closing: Closing,
     /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
     pub(crate) abandoned: Abandoned,
@@ -154,6 +156,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             return closed;
         }
         self.shards.iter().for_each(|shard| shard.alarm.interrupt());
+        self.growth.event.notify();
         let pending = self.seal();
         for (shard, claims) in pending.into_iter().enumerate() {
             match close {

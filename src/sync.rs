@@ -56,7 +56,10 @@ pub(crate) fn prefetch<T>(address: *const T) {
 
 /// Large zeroed arrays that the operating system hands out untouched, aligned to a cache line.
 pub(crate) mod memory {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    use rustix::mm::{Advice, madvise};
     use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+    use std::ops::Range;
 
     /// What the items are aligned to: a cache line, or more if they ask for it.
     const fn alignment<T>() -> usize {
@@ -99,33 +102,44 @@ pub(crate) mod memory {
     const LARGE_ARRAY: usize = 4 << 20;
     #[cfg(all(target_os = "linux", not(miri)))]
     const LARGE_PAGE: usize = 2 << 20;
-    /// Where pages are larger than that, the system refuses what is asked in these.
-    #[cfg(all(target_os = "linux", not(miri)))]
+    /// Where pages are larger than that, the system refuses what is asked in these, and each is touched several times.
     const PAGE: usize = 4 << 10;
 
-    /// Has the system put memory behind some of an array's items, before anybody has to wait for that. Whatever they hold
-    /// stays as it is, and others may use them meanwhile.
+    /// Has the system put memory behind some of an array's items, before anybody has to wait for that. `touch` writes to an item
+    /// without changing it; others may use all of them meanwhile.
+    ///
+    /// (Not `MADV_POPULATE_WRITE`: Linux would hold the lock of the whole address space meanwhile, and every thread of the process
+    /// that allocates would wait. A page that is touched holds up, since Linux 6.4, those alone who need the same mapping.)
+    /// Of an item larger than a page, the first page has memory afterwards.
     ///
     /// # Safety
-    /// `items` must come from `allocate::<T>(len)` and not be freed.
-    pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: std::ops::Range<usize>) {
+    /// `items` must come from `allocate::<T>(len)` and not be freed, and the range must lie within.
+    pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>, touch: impl Fn(&T)) {
+        // SAFETY: as the caller promises.
+        unsafe { prefer_large_pages(items, len, &range) };
+        let last = range.clone().last();
+        for index in range.step_by((PAGE / size_of::<T>()).max(1)).chain(last) {
+            // SAFETY: as the caller promises, it is an item of the array.
+            touch(unsafe { &*items.add(index) });
+        }
+    }
+
+    /// Asks the system for large pages behind some of an array's items, if the array is worth it: for those pages that begin
+    /// within the range, so that none is asked for twice while an array is populated from the first item on.
+    ///
+    /// # Safety
+    /// As of `populate`.
+    unsafe fn prefer_large_pages<T>(items: *mut T, len: usize, range: &Range<usize>) {
         #[cfg(all(target_os = "linux", not(miri)))]
-        {
-            use rustix::mm::{Advice, madvise};
-            let is_large = len * size_of::<T>() >= LARGE_ARRAY;
-            let unit = if is_large { LARGE_PAGE } else { PAGE };
+        if len * size_of::<T>() >= LARGE_ARRAY {
             let address = |index: usize| items.addr() + index * size_of::<T>();
-            let start = (address(range.start) & !(unit - 1)).max(address(0) & !(PAGE - 1));
-            let end = address(range.end).next_multiple_of(unit).min(address(len).next_multiple_of(PAGE));
-            let advise = |advice| {
-                // SAFETY: each of these pages holds a part of the array, and the advice changes nothing that it holds.
-                // An error says that this system does not take the advice: then memory comes when it is touched.
-                let _ = unsafe { madvise(items.with_addr(start).cast(), end - start, advice) };
-            };
-            if is_large {
-                advise(Advice::LinuxHugepage);
+            let start = address(range.start).next_multiple_of(LARGE_PAGE);
+            let end = address(range.end).next_multiple_of(LARGE_PAGE).min(address(len) & !(LARGE_PAGE - 1));
+            if start < end {
+                // SAFETY: these pages are the array's, and the advice changes nothing that they hold.
+                // An error says that this system has no large pages.
+                let _ = unsafe { madvise(items.with_addr(start).cast(), end - start, Advice::LinuxHugepage) };
             }
-            advise(Advice::LinuxPopulateWrite);
         }
         #[cfg(not(all(target_os = "linux", not(miri))))]
         let _ = (items, len, range);

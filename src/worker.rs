@@ -19,13 +19,6 @@ const STEP_MAX: usize = 1024;
 const SWEEP_MAX: usize = 4096;
 /// Hints taken out of each stripe of the mailbox per step.
 const DRAIN_MAX: usize = 4096;
-/// Buckets of the index linked in per step.
-const LINK_MAX: u32 = 8192;
-/// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more than
-/// callers need until the worker looks again.
-const POPULATE_SHARE: u32 = 16;
-const POPULATE_MIN: u32 = 1 << 10;
-const POPULATE_MAX: u32 = 1 << 15;
 /// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
 /// hint keeps 36 bits, reads as one of the far future.
 const STALL_TICKS: u64 = 1 << 20;
@@ -45,8 +38,8 @@ impl Entry for Hint {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
     Nothing,
-    /// Nothing is due; but the index grows, or hints that serve no timer are swept.
-    Upkeep,
+    /// Nothing is due; but hints that serve no timer are swept.
+    Sweep,
     /// Timers may be due.
     Due,
 }
@@ -65,10 +58,6 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim<V>>,
     sweeping: bool,
-    /// The first bucket of the index that is not linked in.
-    linked: u32,
-    /// The first node of the shard without memory behind it, as far as the worker has seen to that.
-    populated: u32,
     /// Timers handed over so far.
     fired: usize,
 }
@@ -88,8 +77,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             due,
             claims,
             sweeping: false,
-            linked: 1,
-            populated: 0,
             fired: 0,
         }
     }
@@ -137,35 +124,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         };
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
-        let all_linked = self.link_ahead(shard, &access);
-        self.populate(shard);
         shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
         // Callbacks may run right here, and for as long as they like: not under our guard.
         drop(access);
         self.hand_over();
-        match (caught_up, all_linked && !self.sweeping) {
+        match (caught_up, self.sweeping) {
             (false, _) => Left::Due,
-            (true, false) => Left::Upkeep,
-            (true, true) => Left::Nothing,
-        }
-    }
-
-    /// Links new buckets of the index in, so that callers find them ready. True when all are.
-    fn link_ahead(&mut self, shard: &Shard<K, V>, access: &Access) -> bool {
-        if shard.wants_buckets(self.linked) {
-            self.linked = shard.link_ahead(self.linked, LINK_MAX, access);
-        }
-        !shard.wants_buckets(self.linked)
-    }
-
-    /// Has memory put behind the nodes that callers will need next: a part of those that there are, so that few timers take
-    /// little memory.
-    fn populate(&mut self, shard: &Shard<K, V>) {
-        let extent = shard.extent();
-        let ahead = (extent / POPULATE_SHARE).min(POPULATE_MAX);
-        if ahead >= POPULATE_MIN && self.populated < extent + ahead / 2 {
-            self.populated = shard.populate(self.populated.max(extent), extent + ahead);
+            (true, true) => Left::Sweep,
+            (true, false) => Left::Nothing,
         }
     }
 

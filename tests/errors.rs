@@ -91,7 +91,7 @@ fn a_first_tick_out_of_range() {
 fn threads_that_cannot_be_started() {
     let refusal = || std::io::Error::other("no more threads");
     let error = BuildError::Thread(refusal());
-    assert_eq!(error.to_string(), "a worker thread could not be started: no more threads");
+    assert_eq!(error.to_string(), "a thread of the scheduler could not be started: no more threads");
     assert!(error.source().is_some());
     let error = BuildError::Pool(Box::new(refusal()));
     assert_eq!(error.to_string(), "the pool for the callbacks could not be started: no more threads");

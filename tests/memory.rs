@@ -71,7 +71,6 @@ fn promise_10_memory_is_reused_after_a_spike() {
 /// A worker sweeps a piece at a time, and nobody calls it again for the rest.
 #[test]
 fn promise_10_a_sweep_that_has_begun_is_completed() {
-    /// Far from where the index doubles, which keeps a worker awake too.
     const TIMERS: u64 = 150_000;
     /// Hints that nobody minds, and what the scheduler's count of timers may be off by.
     const SLACK: u64 = 4_000;

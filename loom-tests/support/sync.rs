@@ -718,6 +718,7 @@ pub(crate) fn prefetch<T>(_address: *const T) {}
 
 pub(crate) mod memory {
     use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+    use std::ops::Range;
 
     fn layout<T>(len: usize) -> Layout {
         Layout::array::<T>(len).and_then(|layout| layout.align_to(64)).expect("a model is small")
@@ -740,7 +741,7 @@ pub(crate) mod memory {
 
     /// # Safety
     /// None needed: there is memory behind everything.
-    pub(crate) unsafe fn populate<T>(_items: *mut T, _len: usize, _range: std::ops::Range<usize>) {}
+    pub(crate) unsafe fn populate<T>(_items: *mut T, _len: usize, _range: Range<usize>, _touch: impl Fn(&T)) {}
 
     /// # Safety
     /// As in `src/sync.rs`.

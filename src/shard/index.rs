@@ -151,6 +151,13 @@ impl AtomicLink {
         self.0.store(target.0, Relaxed);
     }
 
+    /// Has the system put memory behind it; changes nothing.
+    pub(super) fn touch(&self) {
+        // Not a load, for which the system needs no memory; nor what compilers turn into one, such as adding nothing.
+        // Relaxed: nothing is published, and nothing read.
+        let _ = self.0.compare_exchange(0, 0, Relaxed, Relaxed);
+    }
+
     /// Forbids any change from now on; the last value.
     #[inline]
     fn mark(&self) -> Link {
@@ -239,7 +246,7 @@ impl Index {
         Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
     }
 
-    /// Doubles the array if it is crowded and the worker has not seen to it (`link_ahead`); true for the caller who did.
+    /// Doubles the array if it is crowded and nobody has seen to it (`link_ahead`); true for the caller who did.
     #[inline]
     pub(super) fn fit(&self, node_count: u32) -> bool {
         // Relaxed: the number is only a choice between shortcuts; every one of them is right.
@@ -252,7 +259,7 @@ impl Index {
         self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
     }
 
-    /// True if there are buckets from `next` on that the worker had better link in.
+    /// True if there are buckets from `next` on that had better be linked in ahead of the callers.
     pub(super) fn wants_buckets(&self, next: u32, node_count: u32) -> bool {
         next < self.wanted(node_count).1
     }
@@ -262,6 +269,15 @@ impl Index {
         // Relaxed: see `fit`.
         let bits = self.bucket_bits.load(Relaxed);
         (bits, 1 << (bits + u32::from(is_full(bits, node_count))))
+    }
+
+    /// Has the system put memory behind the next buckets that there should be, if `next` is the first of as many as are populated
+    /// together: large pages, if it has them.
+    pub(super) fn populate(&self, next: u32, node_count: u32) {
+        let end = self.wanted(node_count).1.min(next.saturating_add(POPULATED));
+        if next.is_multiple_of(POPULATED) && next < end {
+            self.buckets.populate(next..end, AtomicLink::touch);
+        }
     }
 
     /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
@@ -276,9 +292,6 @@ impl Index {
         let (bits, count) = self.wanted(slab.extent());
         let end = count.min(next.saturating_add(limit));
         for bucket in next..end {
-            if bucket.is_power_of_two() || bucket % POPULATED == 0 {
-                self.buckets.populate(bucket, count.min(bucket + POPULATED));
-            }
             let ahead = bucket + PREFETCH_AHEAD as u32;
             if ahead < count {
                 let parent = self.buckets.reserve(parent_of(ahead)).load();

@@ -32,7 +32,7 @@ pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
 pub use period::MissedTicks;
 pub(crate) use period::{Period, Repeats};
-pub(crate) use segments::{SEGMENT_COUNT, Segments, Zeroed};
+pub(crate) use segments::{LEN_MAX as NODES_MAX, SEGMENT_COUNT, Segments, Zeroed};
 pub(crate) use slab::{Homeless, batch_len};
 pub(crate) use tick::{HORIZON_TICKS, Tick};
 
@@ -42,6 +42,7 @@ use hint::hint_tick;
 use index::{Found, Index};
 use mailbox::Pushed;
 use slab::Slab;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
@@ -169,6 +170,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
+    /// The memory of a node.
+    pub(crate) const NODE_BYTES: usize = Slab::<K, V>::NODE_BYTES;
+
     /// Asks the processor for the bucket of `hash`.
     pub(crate) fn prefetch(&self, hash: u32) {
         self.index.prefetch(hash);
@@ -196,7 +200,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
         let identity = Identity { node, generation: self.slab.generation(node) };
         if self.index.fit(self.slab.extent()) {
-            // The worker links the new buckets in.
+            // The worker sees to it that the new buckets are linked in.
             self.alarm.interrupt();
         }
         let Ok(in_run) = self.index.insert(&self.slab, hash, node, access) else {
@@ -516,9 +520,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.has_stale_hints()
     }
 
-    /// True if there are buckets from `next` on that the worker had better link in.
+    /// True if there are buckets from `next` on that had better be linked in ahead of the callers.
     pub(crate) fn wants_buckets(&self, next: u32) -> bool {
         self.index.wants_buckets(next, self.slab.extent())
+    }
+
+    /// Has the system put memory behind buckets that `link_ahead` is going to link in from `next` on.
+    pub(crate) fn populate_buckets(&self, next: u32) {
+        self.index.populate(next, self.slab.extent());
     }
 
     /// Links up to `limit` buckets in ahead of the callers, from `next` on; the first that is left.
@@ -527,7 +536,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Buckets of the index so far.
-    #[allow(dead_code, reason = "asked by models only")]
+    #[allow(dead_code, reason = "asked by tests and models only")]
     pub(crate) fn bucket_count(&self) -> u32 {
         self.index.bucket_count()
     }
@@ -537,9 +546,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.extent()
     }
 
-    /// Has the system put memory behind the nodes from `node` to `end`, or fewer; returns how far.
-    pub(crate) fn populate(&self, node: u32, end: u32) -> u32 {
-        self.slab.populate(node, end)
+    /// Has the system put memory behind some nodes, from the first of them on; returns how far.
+    pub(crate) fn populate(&self, nodes: Range<u32>) -> u32 {
+        self.slab.populate(nodes)
     }
 
     /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.

@@ -7,6 +7,7 @@
 
 use crate::sync::size::FIRST_SEGMENT_BITS;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory};
+use std::ops::Range;
 use std::ptr;
 
 /// Types for which memory of zeroes is the default value.
@@ -86,15 +87,15 @@ impl<T: Zeroed> Segments<T> {
         if items.is_null() { self.allocate(segment) } else { items }
     }
 
-    /// Has the system put memory behind the items from `index` to `end`, or to the end of their segment if that comes first;
-    /// returns how far. Items are then reserved and used as ever, but without a wait for the system.
-    pub(crate) fn populate(&self, index: u32, end: u32) -> u32 {
-        let (segment, offset) = locate(index);
+    /// Has the system put memory behind the items of `indexes`, or of those in the first one's segment; returns how far. Items are
+    /// then reserved and used as ever, but without a wait for the system. `touch` writes to an item without changing it.
+    pub(crate) fn populate(&self, indexes: Range<u32>, touch: impl Fn(&T)) -> u32 {
+        let (segment, offset) = locate(indexes.start);
         let len = segment_len(segment);
-        let count = (len - offset).min((end - index) as usize);
-        // SAFETY: a segment is `allocate`d with this length and stays until `self` is dropped.
-        unsafe { memory::populate(self.reserve_segment(segment), len, offset..offset + count) };
-        index + count as u32
+        let count = (len - offset).min(indexes.len());
+        // SAFETY: a segment is `allocate`d with this length and stays until `self` is dropped; the last offset is at most that.
+        unsafe { memory::populate(self.reserve_segment(segment), len, offset..offset + count, touch) };
+        indexes.start + count as u32
     }
 
     /// All items in segments that are there.

@@ -28,6 +28,7 @@ use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::Arc;
 /// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
 use std::sync::atomic::AtomicU64 as Count;
@@ -197,10 +198,15 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.extent.load(Relaxed)
     }
 
-    /// Has the system put memory behind the nodes from `node` to `end`, or fewer; returns how far.
-    pub(super) fn populate(&self, node: u32, end: u32) -> u32 {
-        let end = end.min(LEN_MAX);
-        if node < end { self.tails.populate(node, self.heads.populate(node, end)) } else { node }
+    pub(super) const NODE_BYTES: usize = size_of::<Head<K>>() + size_of::<Tail<V>>();
+
+    /// Has the system put memory behind some nodes, from the first of them on; returns how far.
+    pub(super) fn populate(&self, nodes: Range<u32>) -> u32 {
+        debug_assert!(nodes.start < nodes.end && nodes.end <= LEN_MAX);
+        let end = self.heads.populate(nodes.clone(), |head| head.next.touch());
+        // Relaxed: as in `AtomicLink::touch`.
+        let touch = |tail: &Tail<V>| _ = tail.hash.compare_exchange(0, 0, Relaxed, Relaxed);
+        self.tails.populate(nodes.start..end, touch)
     }
 
     /// The worker's wheel holds so many hints.
@@ -538,5 +544,34 @@ mod tests {
         let batches = |len: fn(usize) -> u32| [1, 2, 4, 8, 64].map(|shard_count| len(shard_count) / BATCH);
         assert_eq!(batches(batch_len::<u64>), [4, 4, 2, 1, 1]);
         assert_eq!(batches(batch_len::<String>), [1; 5]);
+    }
+
+    /// In a model there is memory behind everything.
+    #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
+    #[test]
+    fn populated_nodes_are_used_without_a_wait_for_the_system() {
+        /// Pages that this thread has waited for so far.
+        fn faults() -> u64 {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("it is there on Linux");
+            let fields = stat.rsplit(')').next().expect("the name ends in one").split_whitespace();
+            fields.skip(7).step_by(2).take(2).map(|field| field.parse::<u64>().expect("a count")).sum()
+        }
+        // Arrays of this size are not made of memory that was in use before.
+        let nodes = (1 << 21)..(1 << 21) + (1 << 15);
+        let faults_when_used = || {
+            let slab = Slab::<u64, u64>::new(BATCH);
+            slab.heads.reserve(nodes.start);
+            slab.tails.reserve(nodes.start);
+            assert_eq!(slab.populate(nodes.clone()), nodes.end);
+            let before = faults();
+            for node in nodes.clone() {
+                slab.head(node).next.store_batch(1, 1);
+                slab.tail(node).hash.store(1, Relaxed);
+            }
+            faults() - before
+        };
+        // The code's own pages, on the first run, and who knows what else on a busy system, count as well.
+        let runs = [(); 5].map(|()| faults_when_used());
+        assert!(runs.contains(&0), "{runs:?}");
     }
 }

@@ -97,6 +97,7 @@ impl Simulation {
         let now = self.core.clock.tick_at(worker.read_clock());
         let next = loop {
             while worker.step(now) != Left::Nothing || worker.has_mail() {}
+            while self.core.growth.step(index, worker.shard()) {}
             // It may meet timers that are due, too.
             let next = worker.next_deadline(now, usize::MAX);
             if !worker.has_mail() {
