@@ -13,6 +13,7 @@ mod sync;
 mod size {
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
     pub(crate) const BATCH: u32 = 2;
+    pub(crate) const STRANDS: usize = 3;
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
@@ -235,7 +236,7 @@ fn a_node_is_handed_out_once() {
 fn no_node_is_lost_on_its_way_back() {
     CLEAN_OR_TAKE.reaches(&[4, 6]);
     TWO_GIVERS.reaches(&[2, 4]);
-    let push = place("slab.rs", "list.0.compare_exchange(first, chain.first");
+    let push = place("slab.rs", "list.0.compare_exchange(first, nodes[0]");
     let pop = place("slab.rs", "list.0.compare_exchange(first, next");
     let peek = place("slab.rs", "let mut first = list.0.load(Acquire);");
     TWO_GIVERS.kills(push, Change::Tear, "a batch was lost");

@@ -16,6 +16,9 @@ pub(crate) mod size {
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
     /// Nodes are retired and refilled in batches of this many at least.
     pub(crate) const BATCH: u32 = 64;
+    /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four of them and a pointer
+    /// are what crossbeam-epoch defers without an allocation.)
+    pub(crate) const STRANDS: usize = 4;
     /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.
     pub(crate) const MAILBOX_SEGMENT: usize = if cfg!(miri) { 12 } else { 1020 };
     /// The index may be so many times as full as it should be before a caller sees to it.

@@ -183,18 +183,16 @@ impl AtomicLink {
         self.0.fetch_and(!CLAIMED, Release);
     }
 
-    /// For nodes out of the index: the next chain in a list of chains, and how long the own one is.
-    #[inline]
-    pub(super) fn store_batch(&self, next: u32, count: u32) {
+    /// Of a node out of the index: two others instead of a link.
+    pub(super) fn store_pair(&self, a: u32, b: u32) {
         // Relaxed: published by the list's head.
-        self.0.store(u64::from(count) << 32 | u64::from(next), Relaxed);
+        self.0.store(u64::from(b) << 32 | u64::from(a), Relaxed);
     }
 
-    #[inline]
-    pub(super) fn load_batch(&self) -> (u32, u32) {
+    pub(super) fn load_pair(&self) -> (u32, u32) {
         // Relaxed: acquired through the list's head.
-        let link = self.0.load(Relaxed);
-        ((link & INDEX_MASK) as u32, (link >> 32) as u32)
+        let pair = self.0.load(Relaxed);
+        (pair as u32, (pair >> 32) as u32)
     }
 }
 

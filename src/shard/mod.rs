@@ -15,6 +15,7 @@
 //! and destructor. Time comes in as [`Tick`]s.
 
 mod alarm;
+mod chain;
 mod hint;
 mod index;
 mod mailbox;

@@ -10,11 +10,12 @@
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
 //!         (per thread)                                                              (per thread)
 //! ```
-//! Chains of nodes are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready` are
-//! one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, linked by their first node's
-//! `next` (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end
-//! without an atomic operation on a list, and one closure is deferred per batch, not per node.
+//! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready`
+//! are one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, a batch of nodes each. There,
+//! and only there, the `next` of a chain's first nodes is no link of the index, but leads from chain to chain (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers
+//! begin and end without an atomic operation on a list, and one closure is deferred per batch, not per node.
 
+use super::chain::Chain;
 use super::hint::AtomicPromise;
 use super::index::AtomicLink;
 use super::ordinal::Ordinal;
@@ -23,7 +24,7 @@ use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use super::{Access, shielded};
-use crate::sync::size::BATCH;
+use crate::sync::size::{BATCH, STRANDS};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
@@ -53,7 +54,7 @@ pub(super) struct Head<K> {
 
 #[repr(C)]
 pub(super) struct Tail<V> {
-    /// Of a node in the index: its hash. Of a node in one of the lists: the next one in the chain.
+    /// Of a node in the index: its hash. Of a free or retired one: the node that its chain goes on with.
     hash: AtomicU32,
     generation: AtomicU32,
     value: UnsafeCell<MaybeUninit<V>>,
@@ -98,20 +99,14 @@ unsafe impl<V: Send> Sync for Tail<V> {}
 #[derive(Debug, Default)]
 struct ChainList(AtomicU32);
 
-/// A chain of nodes: the first, and how many. All-zero: none.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chain {
-    first: u32,
-    count: u32,
-}
-
 /// What one thread keeps of the slab.
 #[derive(Debug, Default)]
 struct Own {
-    /// The first of the free nodes.
-    ready: u32,
-    /// Retired nodes that wait for company.
+    /// Free nodes.
+    ready: Chain,
+    /// Retired nodes that wait for company, and how many.
     limbo: Chain,
+    limbo_len: u32,
 }
 
 /// By ordinal, each on cache lines of its own.
@@ -322,11 +317,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let (key, value) =
             unsafe { (self.head(node).key.with(|key| (*key).assume_init_read()), self.take_value(node)) };
         self.head(node).word.abort();
-        // Relaxed: the node is ours, and the chain.
-        self.with_own(access.ordinal, |own| {
-            self.tail(node).hash.store(own.ready, Relaxed);
-            own.ready = node;
-        });
+        self.with_own(access.ordinal, |own| self.push(&mut own.ready, node));
         Homeless(key, value)
     }
 
@@ -356,72 +347,87 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     #[inline]
     fn pop_ready(&self, ordinal: &Ordinal) -> Option<u32> {
-        self.with_own(ordinal, |own| {
-            let node = own.ready;
-            if node == 0 {
-                return None;
+        self.with_own(ordinal, |own| self.pop(&mut own.ready))
+    }
+
+    /// Takes the first node of a chain that is ours.
+    #[inline]
+    fn pop(&self, chain: &mut Chain) -> Option<u32> {
+        chain.pop(|node| {
+            // Relaxed, here and in `push`: the chain is ours.
+            let further_on = self.tail(node).hash.load(Relaxed);
+            if further_on != 0 {
+                self.prefetch(further_on);
+                self.prefetch_tail(further_on);
             }
-            // Relaxed: the chain is ours.
-            own.ready = self.tail(node).hash.load(Relaxed);
-            if own.ready != 0 {
-                self.prefetch(own.ready);
-                self.prefetch_tail(own.ready);
-            }
-            Some(node)
+            further_on
         })
+    }
+
+    /// Puts a node that is ours in front of a chain that is ours.
+    #[inline]
+    fn push(&self, chain: &mut Chain, node: u32) {
+        self.tail(node).hash.store(chain.push(node), Relaxed);
     }
 
     /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first.
     #[cold]
     fn refill(&self, access: &Access) -> Option<u32> {
-        let used = self.pop_batch(&self.clean, access).or_else(|| self.pop_cleaned(access));
-        let chain = used.or_else(|| self.fresh())?;
-        // Relaxed here and below: a figure.
-        self.census.in_use.fetch_add(u64::from(chain.count), Relaxed);
-        // Relaxed: the chain is ours.
-        let rest = Chain { first: self.tail(chain.first).hash.load(Relaxed), count: chain.count - 1 };
-        let is_kept = self.with_own(access.ordinal, |own| {
-            let is_empty = own.ready == 0;
-            if is_empty {
-                own.ready = rest.first;
-            }
-            is_empty
-        });
-        if !is_kept && rest.first != 0 {
-            // A key's destructor has started timers, and taken a batch for them.
-            self.census.in_use.fetch_sub(u64::from(rest.count), Relaxed);
-            self.push_batch(&self.clean, rest);
+        if let Some(chain) = self.pop_batch(&self.clean, access) {
+            return self.keep(chain, self.batch, access);
         }
-        Some(chain.first)
+        if let Some(chain) = self.pop_cleaned(access) {
+            let Some(node) = self.pop_ready(access.ordinal) else {
+                return self.keep(chain, self.batch, access);
+            };
+            // A key's destructor has started timers, and so taken a batch already.
+            self.push_batch(&self.clean, chain);
+            return Some(node);
+        }
+        let (chain, len) = self.fresh()?;
+        self.keep(chain, len, access)
     }
 
-    /// A chain of nodes that were never used.
-    fn fresh(&self) -> Option<Chain> {
+    /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
+    fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
+        // Relaxed: a figure.
+        self.census.in_use.fetch_add(u64::from(len), Relaxed);
+        self.with_own(access.ordinal, |own| {
+            debug_assert_eq!(own.ready.0[0], 0, "nodes would be lost");
+            own.ready = chain;
+            self.pop(&mut own.ready)
+        })
+    }
+
+    /// A chain of nodes that were never used, and how many.
+    fn fresh(&self) -> Option<(Chain, u32)> {
         // Relaxed: a count; the segments are published by their own pointers.
         let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + self.batch).min(LEN_MAX));
         let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
         let end = (start + self.batch).min(LEN_MAX);
-        for node in start..end {
+        let mut chain = Chain::default();
+        for node in (start..end).rev() {
             self.heads.reserve(node);
-            let next = if node + 1 < end { node + 1 } else { 0 };
-            // Relaxed: the chain is ours.
-            self.tails.reserve(node).hash.store(next, Relaxed);
+            self.tails.reserve(node);
+            self.push(&mut chain, node);
         }
-        Some(Chain { first: start, count: end - start })
+        Some((chain, end - start))
     }
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
     #[inline]
     pub(super) fn retire(self: &Arc<Self>, node: u32, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
-            let limbo = &mut own.limbo;
-            // Relaxed: the chain is ours.
-            self.tail(node).hash.store(limbo.first, Relaxed);
-            *limbo = Chain { first: node, count: limbo.count + 1 };
-            (limbo.count >= self.batch).then(|| std::mem::take(limbo))
+            self.push(&mut own.limbo, node);
+            own.limbo_len += 1;
+            (own.limbo_len == self.batch).then(|| {
+                own.limbo_len = 0;
+                std::mem::take(&mut own.limbo)
+            })
         });
         if let Some(chain) = batch {
-            self.census.in_use.fetch_sub(u64::from(chain.count), Relaxed);
+            // Relaxed: a figure.
+            self.census.in_use.fetch_sub(u64::from(self.batch), Relaxed);
             let slab = Arc::clone(self);
             access.guard.defer(move || slab.push_batch(&slab.ripe, chain));
             // Else the batch waits in this thread's bag, where nobody else can collect it.
@@ -429,40 +435,61 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    fn push_batch(&self, list: &ChainList, chain: Chain) {
+    /// Hands a batch of nodes to all.
+    fn push_batch(&self, list: &ChainList, Chain(nodes): Chain) {
+        // The first leads to the second and to the next chain, the second to the third, and so on. They are past their grace
+        // period: nobody follows `next` as a link of the index any more. Relaxed, here and below: published by the exchange.
+        for pair in nodes[1..].windows(2).filter(|pair| pair[0] != 0) {
+            self.head(pair[0]).next.store_pair(pair[1], 0);
+        }
+        let second = nodes.get(1).copied().unwrap_or(0);
         // Relaxed, also on failure: only an expectation for the exchange; nothing behind it is read.
         let mut first = list.0.load(Relaxed);
         loop {
-            // Relaxed: published by the exchange. The chain is past its grace period: nobody follows `next` any more.
-            self.head(chain.first).next.store_batch(first, chain.count);
+            self.head(nodes[0]).next.store_pair(second, first);
             // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All changes
             // of a list are read-modify-writes, so whoever sees a later one has acquired this one too.
-            match list.0.compare_exchange(first, chain.first, Release, Relaxed) {
+            match list.0.compare_exchange(first, nodes[0], Release, Relaxed) {
                 Ok(_) => return,
                 Err(found) => first = found,
             }
         }
     }
 
+    /// A batch of nodes that nobody has.
     fn pop_batch(&self, list: &ChainList, _pinned: &Access) -> Option<Chain> {
         // Acquire, also on failure: pairs with the Release in `push_batch`, before the links are read.
         let mut first = list.0.load(Acquire);
         while first != 0 {
             // Garbage if the chain is not the first any more; then the exchange fails.
-            let (next, count) = self.head(first).next.load_batch();
+            let (second, next) = self.head(first).next.load_pair();
             // Relaxed: the chain was acquired with `first`.
             match list.0.compare_exchange(first, next, Relaxed, Acquire) {
-                Ok(_) => return Some(Chain { first, count }),
+                Ok(_) => return Some(self.gather(first, second)),
                 Err(found) => first = found,
             }
         }
         None
     }
 
+    /// The chain of the batch that begins with these two nodes and is ours.
+    fn gather(&self, first: u32, second: u32) -> Chain {
+        let mut nodes: [u32; STRANDS] = std::array::from_fn(|place| [first, second].get(place).copied().unwrap_or(0));
+        let mut before = second;
+        for place in nodes.iter_mut().skip(2) {
+            if before == 0 {
+                break;
+            }
+            *place = self.head(before).next.load_pair().0;
+            before = *place;
+        }
+        Chain(nodes)
+    }
+
     /// A ripe batch, with its keys dropped.
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
         let chain = self.pop_batch(&self.ripe, access)?;
-        self.drop_keys(chain.first);
+        self.drop_keys(chain);
         Some(chain)
     }
 
@@ -476,17 +503,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// Drops the keys of a chain that is ours.
-    fn drop_keys(&self, first: u32) {
-        if !std::mem::needs_drop::<K>() {
-            return;
-        }
-        let mut node = first;
-        while node != 0 {
-            // Relaxed: the chain is ours.
-            let next = self.tail(node).hash.load(Relaxed);
-            self.drop_key(node);
-            node = next;
+    /// Drops the keys of a chain that is ours, and stays as it is.
+    fn drop_keys(&self, mut chain: Chain) {
+        if std::mem::needs_drop::<K>() {
+            while let Some(node) = self.pop(&mut chain) {
+                self.drop_key(node);
+            }
         }
     }
 
@@ -546,6 +568,65 @@ mod tests {
         assert_eq!(batches(batch_len::<String>), [1; 5]);
     }
 
+    /// The destructor of a key starts a timer, which takes a batch, while another batch is on its way to the same thread.
+    #[cfg(not(feature = "loom"))]
+    #[test]
+    fn no_batch_is_lost_when_a_destructor_takes_another() {
+        use super::super::word::End;
+        use std::cell::RefCell;
+
+        struct Key {
+            starts_another: bool,
+        }
+        impl Drop for Key {
+            fn drop(&mut self) {
+                if self.starts_another {
+                    start(false);
+                }
+            }
+        }
+        thread_local! {
+            static SLAB: Arc<Slab<Key, ()>> = Arc::new(Slab::new(4));
+            static STARTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+        }
+        fn with_access<R>(run: impl FnOnce(&Arc<Slab<Key, ()>>, &Access) -> R) -> R {
+            let ordinal = crate::thread::ordinal();
+            SLAB.with(|slab| run(slab, &Access::new(&ordinal)))
+        }
+        fn start(starts_another: bool) -> u32 {
+            let node = with_access(|slab, access| {
+                slab.allocate(0, Key { starts_another }, (), Deadline::NEVER, Repeats::Never, access)
+            });
+            let node = node.unwrap_or_else(|_| panic!("there are nodes"));
+            STARTED.with_borrow_mut(|started| started.push(node));
+            node
+        }
+
+        for starts_another in [true, false, false, false] {
+            let node = start(starts_another);
+            with_access(|slab, access| {
+                let word = &slab.head(node).word;
+                word.publish();
+                assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
+                slab.retire(node, access);
+            });
+        }
+        while with_access(|slab, access| {
+            access.guard.flush();
+            slab.ripe.0.load(Relaxed) == 0
+        }) {
+            std::thread::yield_now();
+        }
+        STARTED.take();
+        for _ in 0..7 {
+            start(false);
+        }
+        let mut started = STARTED.take();
+        started.sort_unstable();
+        assert_eq!(started, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(with_access(|slab, _| slab.census.in_use.load(Relaxed)), 8);
+    }
+
     /// In a model there is memory behind everything.
     #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
     #[test]
@@ -565,7 +646,7 @@ mod tests {
             assert_eq!(slab.populate(nodes.clone()), nodes.end);
             let before = faults();
             for node in nodes.clone() {
-                slab.head(node).next.store_batch(1, 1);
+                slab.head(node).next.store_pair(1, 1);
                 slab.tail(node).hash.store(1, Relaxed);
             }
             faults() - before

@@ -1,0 +1,79 @@
+//! Chains of free nodes.
+//!
+//! A node that has left the index has room for one link. If that led to the next node, whoever takes one after the other would
+//! wait for each, since they lie in no order in memory. So it leads to the one [`STRANDS`] places further on, and the chain
+//! itself names the first ones: while one is taken, those that follow are on their way into the cache.
+
+use crate::sync::size::STRANDS;
+
+/// A stack of nodes: the first ones, in order; 0 where there are fewer. All-zero: empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chain(pub(super) [u32; STRANDS]);
+
+impl Chain {
+    /// Puts a node in front; the one that its link must lead to, or 0.
+    #[inline]
+    pub(super) fn push(&mut self, node: u32) -> u32 {
+        let pushed_out = self.0[STRANDS - 1];
+        self.0.copy_within(..STRANDS - 1, 1);
+        self.0[0] = node;
+        pushed_out
+    }
+
+    /// Takes the first node. `follow` tells where its link leads.
+    #[inline]
+    pub(super) fn pop(&mut self, follow: impl FnOnce(u32) -> u32) -> Option<u32> {
+        let node = self.0[0];
+        if node == 0 {
+            return None;
+        }
+        self.0.copy_within(1.., 0);
+        self.0[STRANDS - 1] = follow(node);
+        Some(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: u32 = 40;
+    /// Where each leads.
+    type Links = [u32; NODES as usize + 1];
+
+    fn push(chain: &mut Chain, links: &mut Links, node: u32) {
+        links[node as usize] = chain.push(node);
+    }
+
+    #[test]
+    fn nodes_come_out_last_in_first_out() {
+        for len in 0..=NODES {
+            let (mut chain, mut links) = (Chain::default(), [0; NODES as usize + 1]);
+            (1..=len).for_each(|node| push(&mut chain, &mut links, node));
+            assert!(std::iter::from_fn(|| chain.pop(|node| links[node as usize])).eq((1..=len).rev()));
+        }
+    }
+
+    #[test]
+    fn pushes_and_pops_may_alternate() {
+        let (mut chain, mut links, mut model) = (Chain::default(), [0; NODES as usize + 1], Vec::new());
+        for step in 0..1000 {
+            let free = (1..=NODES).find(|node| !model.contains(node));
+            match free.filter(|_| step * 7 % 5 < 3) {
+                Some(node) => {
+                    push(&mut chain, &mut links, node);
+                    model.push(node);
+                }
+                None => assert_eq!(chain.pop(|node| links[node as usize]), model.pop()),
+            }
+            assert_eq!(chain.0[0], model.last().copied().unwrap_or(0));
+        }
+    }
+
+    #[test]
+    fn a_link_leads_some_places_further_on() {
+        let (mut chain, mut links) = (Chain::default(), [0; NODES as usize + 1]);
+        (1..=NODES).for_each(|node| push(&mut chain, &mut links, node));
+        assert!((1..=NODES).all(|node| links[node as usize] == node.saturating_sub(STRANDS as u32)));
+    }
+}
