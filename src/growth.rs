@@ -2,8 +2,9 @@
 //! buckets of an index that has become full.
 //!
 //! It has a thread of its own, which nobody pins, for it waits for the system, which may take milliseconds to clear a large
-//! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. Nothing depends on it:
-//! what has not been done in time (one thread serves all shards), callers do themselves, each its own part.
+//! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. One thread serves all
+//! shards. If callers are faster, the workers help with the buckets. Nothing depends on it: what has not been done in time,
+//! callers do themselves, each its own part.
 
 use crate::shard::{Access, NODES_MAX, Shard};
 use crate::sync::Event;
@@ -20,12 +21,12 @@ const POPULATE_SHARE: u32 = 16;
 const POPULATE_MIN: u32 = 1 << 10;
 const POPULATE_BYTES_MAX: usize = 6 << 20;
 
-/// How far one shard is. One thread at a time moves it on; any may look. Both figures only rise.
+/// How far one shard is. Both figures only rise.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The first bucket of the index that is not linked in.
+    /// The first bucket of the index that nobody links in.
     linked: AtomicU32,
-    /// The first node without memory behind it, as far as anybody has seen to that.
+    /// The first node without memory behind it, as far as anybody has seen to that: the thread, or the manual clock.
     populated: AtomicU32,
 }
 
@@ -63,7 +64,7 @@ impl Growth {
     {
         let progress = &self.shards[index];
         progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES).is_some()
-            || shard.wants_buckets(progress.linked.load(Relaxed))
+            || progress.linked.load(Relaxed) < shard.buckets_wanted()
     }
 
     /// Does a piece of it; true if there is more.
@@ -76,15 +77,37 @@ impl Growth {
         if let Some(nodes) = progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES) {
             progress.populated.store(shard.populate(nodes), Relaxed);
         }
-        let next = progress.linked.load(Relaxed);
-        if shard.wants_buckets(next) {
-            // Before the guard, under which memory is not reused: the system may take its time.
-            shard.populate_buckets(next);
-            let ordinal = thread::ordinal();
-            let linked = shard.link_ahead(next, self.link_max(next), &Access::new(&ordinal));
-            progress.linked.store(linked, Relaxed);
-        }
+        self.link(index, shard);
         self.is_due(index, shard)
+    }
+
+    /// For a worker that has nothing else to do: a piece of it, if callers are ahead by now; false if they are not.
+    pub(crate) fn help<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        shard.lacks_buckets(self.shards[index].linked.load(Relaxed)) && self.link(index, shard)
+    }
+
+    /// Links some of the shard's next buckets in, if it wants any; false if it does not, or somebody else was faster.
+    fn link<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let linked = &self.shards[index].linked;
+        let next = linked.load(Relaxed);
+        let end = shard.buckets_wanted().min(next + self.link_max(next));
+        // Relaxed: it only shares the buckets out. Whoever needs one that is not linked in yet does that himself.
+        if next >= end || linked.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
+            return false;
+        }
+        // Before the guard, under which memory is not reused: the system may take its time.
+        shard.populate_buckets(next);
+        let ordinal = thread::ordinal();
+        shard.link_ahead(next, end - next, &Access::new(&ordinal));
+        true
     }
 
     /// The buckets that a step links in from `next` on: fewer if there are many shards, for the others wait meanwhile. It ends at a
@@ -128,6 +151,21 @@ mod tests {
         for key in 0..TIMERS {
             scheduler.schedule(key, HOUR).expect("it is open and not full");
         }
+    }
+
+    #[test]
+    fn a_worker_helps_until_callers_have_the_buckets_that_they_use() {
+        let Parts { core, runner, hasher, .. } = parts(Clock::manual(Duration::from_millis(1), Tick(0)));
+        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
+        let (growth, shard) = (&core.growth, &core.shards[0]);
+        while growth.step(0, shard) {}
+        assert!(!growth.help(0, shard), "nobody lacks anything");
+        fill(&scheduler);
+        let doubled_by_callers = shard.bucket_count();
+        while growth.help(0, shard) {}
+        assert!(growth.shards[0].linked.load(Relaxed) >= doubled_by_callers);
+        assert_eq!(shard.bucket_count(), doubled_by_callers, "the rest is not for the worker");
+        assert!(growth.is_due(0, shard));
     }
 
     #[test]

@@ -130,8 +130,9 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
             continue;
         }
         match left {
+            // Either may take long, and others wait for this core: a call must not, for milliseconds.
+            Left::Nothing if core.growth.help(worker.index(), worker.shard()) => std::thread::yield_now(),
             Left::Nothing => sleep(&mut worker, ticket),
-            // That may take long, and others wait for this core: a call must not, for milliseconds.
             Left::Sweep => std::thread::yield_now(),
             Left::Due => {}
         }

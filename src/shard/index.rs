@@ -257,9 +257,16 @@ impl Index {
         self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
     }
 
-    /// True if there are buckets from `next` on that had better be linked in ahead of the callers.
-    pub(super) fn wants_buckets(&self, next: u32, node_count: u32) -> bool {
-        next < self.wanted(node_count).1
+    /// How many buckets there should be.
+    pub(super) fn buckets_wanted(&self, node_count: u32) -> u32 {
+        self.wanted(node_count).1
+    }
+
+    /// True if callers lack buckets already, when those before `next` are linked in: they link them in themselves, or the
+    /// array is fuller by two thirds than it should be.
+    pub(super) fn lacks_buckets(&self, next: u32, node_count: u32) -> bool {
+        let (bits, count) = self.wanted(node_count);
+        next < 1 << bits || (next < count && u64::from(node_count) * 4 > 5 << bits)
     }
 
     /// How many bits the array has, and how many buckets it should have.

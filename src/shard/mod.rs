@@ -521,9 +521,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.has_stale_hints()
     }
 
-    /// True if there are buckets from `next` on that had better be linked in ahead of the callers.
-    pub(crate) fn wants_buckets(&self, next: u32) -> bool {
-        self.index.wants_buckets(next, self.slab.extent())
+    /// How many buckets there should be.
+    pub(crate) fn buckets_wanted(&self) -> u32 {
+        self.index.buckets_wanted(self.slab.extent())
+    }
+
+    /// True if callers lack buckets already, when those before `next` are linked in.
+    pub(crate) fn lacks_buckets(&self, next: u32) -> bool {
+        self.index.lacks_buckets(next, self.slab.extent())
     }
 
     /// Has the system put memory behind buckets that `link_ahead` is going to link in from `next` on.

@@ -27,6 +27,15 @@ pub(crate) fn sleeps() -> f64 {
     others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), "voluntary_ctxt_switches:")).sum()
 }
 
+/// True while a thread of this name has something to do.
+pub(crate) fn is_busy(name: &str) -> bool {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
+    // `number (name) state ...`
+    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let mut named = stats.filter_map(|stat| Some(stat.split_once(&format!("({name}) "))?.1.starts_with('S')));
+    named.any(|sleeps| !sleeps)
+}
+
 /// Keeps this thread on the core of number `index`, or of what is left of it by the number of cores.
 pub(crate) fn pin(index: usize) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Ours, by key.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
+use crate::process;
 use crate::witness::Witness;
 use shardwheel::Scheduler;
 use std::num::NonZero;
@@ -8,6 +9,9 @@ use std::time::Duration;
 
 /// So many hints of each stripe of callers may wait in a shard's mailbox until its worker wakes up for something else.
 const MAILBOX_REST: usize = 1020;
+
+/// The thread that works ahead of callers: its time counts, too.
+const GROWTH: &str = "shardwheel-grow";
 
 pub(crate) struct Shardwheel<S: KeyHasher>(pub(super) Scheduler<u64, u64, S>);
 
@@ -21,7 +25,11 @@ impl<S: KeyHasher> Shardwheel<S> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let stripes = (4 * cores).next_power_of_two().min(64);
         let rest = (MAILBOX_REST * stripes) as u64;
-        while self.0.stats().shards.iter().any(|shard| shard.mailbox_depth > rest) {
+        let has_mail = || self.0.stats().shards.iter().any(|shard| shard.mailbox_depth > rest);
+        // Twice in a row: a thread that has just been woken, or waits for memory, sleeps for a moment.
+        let mut looks_at_rest = 0;
+        while looks_at_rest < 2 {
+            looks_at_rest = if has_mail() || process::is_busy(GROWTH) { 0 } else { looks_at_rest + 1 };
             std::thread::sleep(Duration::from_micros(50));
         }
     }
