@@ -13,8 +13,10 @@ use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Buckets linked in between two looks at how much memory the shards want, at most. A power of two.
+/// Buckets linked in between two looks at how much memory the shards want, at most; and by a worker, whose timers wait meanwhile.
+/// Powers of two.
 const LINK_MAX: u32 = 8192;
+const HELP_MAX: u32 = 512;
 /// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more bytes
 /// than callers need until the next look.
 const POPULATE_SHARE: u32 = 16;
@@ -77,44 +79,45 @@ impl Growth {
         if let Some(nodes) = progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES) {
             progress.populated.store(shard.populate(nodes), Relaxed);
         }
-        self.link(index, shard);
+        let next = progress.linked.load(Relaxed);
+        if next < shard.buckets_wanted() {
+            self.link(index, shard, next, LINK_MAX);
+        }
         self.is_due(index, shard)
     }
 
-    /// For a worker that has nothing else to do: a piece of it, if callers are ahead by now; false if they are not.
+    /// For a worker that has nothing else to do: a small piece of it, if callers are ahead by now; false if they are not, or there is
+    /// memory to be had first, for which a worker does not wait.
     pub(crate) fn help<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        shard.lacks_buckets(self.shards[index].linked.load(Relaxed)) && self.link(index, shard)
+        let next = self.shards[index].linked.load(Relaxed);
+        let helps = shard.lacks_buckets(next) && !shard.populates_buckets(next);
+        if helps {
+            self.link(index, shard, next, HELP_MAX);
+        }
+        helps
     }
 
-    /// Links some of the shard's next buckets in, if it wants any; false if it does not, or somebody else was faster.
-    fn link<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
+    /// Links some of the shard's buckets in, from `next` on, of which it wants some; unless somebody else is faster.
+    fn link<K, V>(&self, index: usize, shard: &Shard<K, V>, next: u32, most: u32)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let linked = &self.shards[index].linked;
-        let next = linked.load(Relaxed);
-        let end = shard.buckets_wanted().min(next + self.link_max(next));
+        // Fewer if there are many shards, for the others wait meanwhile. Up to a multiple, so that pieces begin where large pages do.
+        let most = (most >> self.shards.len().ilog2()).max(1);
+        let end = shard.buckets_wanted().min(next + most - next % most);
         // Relaxed: it only shares the buckets out. Whoever needs one that is not linked in yet does that himself.
-        if next >= end || linked.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
-            return false;
+        if self.shards[index].linked.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
+            return;
         }
         // Before the guard, under which memory is not reused: the system may take its time.
         shard.populate_buckets(next);
         let ordinal = thread::ordinal();
         shard.link_ahead(next, end - next, &Access::new(&ordinal));
-        true
-    }
-
-    /// The buckets that a step links in from `next` on: fewer if there are many shards, for the others wait meanwhile. It ends at a
-    /// multiple, so that steps begin where large pages do.
-    fn link_max(&self, next: u32) -> u32 {
-        let most = LINK_MAX >> self.shards.len().ilog2();
-        most - next % most
     }
 }
 

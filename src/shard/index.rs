@@ -276,17 +276,22 @@ impl Index {
         (bits, 1 << (bits + u32::from(is_full(bits, node_count))))
     }
 
+    /// True if `next` is the first of as many buckets as are populated together.
+    pub(super) fn populates(&self, next: u32) -> bool {
+        next.is_multiple_of(POPULATED)
+    }
+
     /// Has the system put memory behind the next buckets that there should be, if `next` is the first of as many as are populated
     /// together: large pages, if it has them.
     pub(super) fn populate(&self, next: u32, node_count: u32) {
         let end = self.wanted(node_count).1.min(next.saturating_add(POPULATED));
-        if next.is_multiple_of(POPULATED) && next < end {
+        if self.populates(next) && next < end {
             self.buckets.populate(next..end, AtomicLink::touch);
         }
     }
 
     /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
-    /// once the new buckets are linked in.
+    /// once the last of the new buckets is linked in; others may still be under way on other threads.
     ///
     /// In ascending order the buckets and those before them are neighbours in memory; only the nodes between are not.
     pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> u32

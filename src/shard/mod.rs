@@ -531,6 +531,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.lacks_buckets(next, self.slab.extent())
     }
 
+    /// True if `populate_buckets` has something to do at `next`.
+    pub(crate) fn populates_buckets(&self, next: u32) -> bool {
+        self.index.populates(next)
+    }
+
     /// Has the system put memory behind buckets that `link_ahead` is going to link in from `next` on.
     pub(crate) fn populate_buckets(&self, next: u32) {
         self.index.populate(next, self.slab.extent());
