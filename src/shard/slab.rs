@@ -611,10 +611,12 @@ mod tests {
                 slab.retire(node, access);
             });
         }
+        let begin = std::time::Instant::now();
         while with_access(|slab, access| {
             access.guard.flush();
             slab.ripe.0.load(Relaxed) == 0
         }) {
+            assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
             std::thread::yield_now();
         }
         STARTED.take();
