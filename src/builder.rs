@@ -1,10 +1,12 @@
 //! The settings of a scheduler, and their checks.
 
+use crate::callback::{Callback, Next, PanicHook};
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BuildError;
-use crate::fanout::{Callback, Executor, Next, PanicHook, Runner};
+use crate::executor::Executor;
+use crate::fanout::Runner;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::manual::ManualClock;

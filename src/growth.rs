@@ -125,8 +125,9 @@ impl Growth {
 mod tests {
     use super::*;
     use crate::builder::{Builder, Parts};
+    use crate::callback::Callback;
     use crate::clock::Clock;
-    use crate::fanout::{Callback, Executor};
+    use crate::executor::Executor;
     use crate::service::Core;
     use crate::shard::Tick;
     use crate::{ManualClock, Scheduler, runtime};

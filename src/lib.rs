@@ -35,6 +35,7 @@ mod builder;
 #[cfg(feature = "cache")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
 pub mod cache;
+mod callback;
 mod capacity;
 mod clock;
 mod close;
@@ -42,6 +43,7 @@ mod counters;
 mod error;
 #[cfg(target_os = "linux")]
 mod event;
+mod executor;
 mod fanout;
 mod flags;
 mod growth;
@@ -63,9 +65,10 @@ pub mod wheel;
 mod worker;
 
 pub use builder::{Builder, Pinning};
+pub use callback::Next;
 pub use close::{Close, Closed};
 pub use error::{BuildError, ScheduleError};
-pub use fanout::{Executor, Job, Next};
+pub use executor::{Executor, Job};
 pub use lateness::Lateness;
 pub use manual::ManualClock;
 /// The pool behind [`Executor::Rayon`], in the version that this crate uses.

@@ -1,5 +1,5 @@
-//! The threads: a worker per shard, pinned if possible, asleep until the next deadline; and one that works ahead while shards
-//! grow.
+//! The threads: a worker per shard, pinned if possible, asleep until the next deadline or until a batch may need help; and one
+//! that works ahead while shards grow.
 
 use crate::builder::Pinning;
 use crate::error::BuildError;
@@ -163,6 +163,8 @@ fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K
     let next = worker.next_deadline(now, REVIEW_MAX);
     let until = Worker::<K, V>::sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
+    // A batch that one thread of the pool cannot cope with needs help then.
+    let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));
     if timeout.is_zero() {
         return;
     }

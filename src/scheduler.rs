@@ -1,11 +1,12 @@
 //! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
 
 use crate::builder::Builder;
+use crate::callback::in_callback;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::Event;
 use crate::error::ScheduleError;
-use crate::fanout::{self, Runner};
+use crate::fanout::Runner;
 use crate::service::Core;
 use crate::shard::{Access, Due, Identity, Ordinal, Refused, Repeats, Shard, Tick};
 use crate::stats::Stats;
@@ -606,7 +607,7 @@ fn place(hash: u64, shard_count: usize) -> Place {
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
     /// Waits for the workers to end. Not from a callback: with `Executor::Inline` that would be to wait for oneself.
     fn join(&self) {
-        if fanout::in_callback() {
+        if in_callback() {
             return;
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

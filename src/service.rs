@@ -1,10 +1,11 @@
 //! What all handles, workers and jobs of one scheduler share, and the operations on it that name no key.
 
+use crate::callback::{IsDue, drop_quietly};
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
-use crate::fanout::{self, IsDue, Runner, drop_quietly};
+use crate::fanout::{self, Runner};
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
@@ -107,7 +108,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// Fires one claimed timer ahead of its time.
     pub(crate) fn fire(self: &Arc<Self>, shard: usize, claim: Claim<V>) {
-        fanout::hand_over(self, shard, &mut vec![claim], IsDue::No);
+        fanout::hand_over(self, shard, &mut vec![claim], IsDue::No, None);
     }
 
     /// Takes out what is pending now and hands each pair to `each`.
@@ -201,7 +202,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn fire_now(self: &Arc<Self>, shard: usize, mut claims: Vec<Claim<V>>) -> usize {
         let count = claims.len();
-        fanout::hand_over(self, shard, &mut claims, IsDue::No);
+        fanout::hand_over(self, shard, &mut claims, IsDue::No, None);
         count
     }
 

@@ -3,15 +3,17 @@
 //! The same steps serve a thread of its own (`runtime.rs`) and the manual clock (`manual.rs`). The worker runs no user
 //! code, except with `Executor::Inline`, whose purpose that is.
 
+use crate::callback::IsDue;
 use crate::clock::Nanos;
 use crate::counters::Event;
-use crate::fanout::{IsDue, hand_over};
+use crate::fanout::{Watch, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_STEPS, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Hints that one step takes out of the wheel or moves within it, at most; then the mailbox and the clock get their turn.
 const STEP_MAX: usize = 1024;
@@ -57,6 +59,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim<V>>,
+    /// What has been handed over to a pool, and may need help.
+    watch: Watch<K, V>,
     sweeping: bool,
     /// Timers handed over so far.
     fired: usize,
@@ -76,6 +80,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             last_reading: Nanos(0),
             due,
             claims,
+            watch: Watch::new(),
             sweeping: false,
             fired: 0,
         }
@@ -111,6 +116,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// Files what is in the mailbox, and expires what is due at `now`, up to a bound.
     pub(crate) fn step(&mut self, now: Tick) -> Left {
+        self.watch.call_help(self.now);
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
         let core = Arc::clone(&self.core);
@@ -173,6 +179,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
+    /// How long the worker may sleep because of what it has handed over; `None` for as long as it likes.
+    pub(crate) fn patience_left(&self) -> Option<Duration> {
+        self.watch.patience_left(self.now)
+    }
+
     /// Timers handed over so far.
     pub(crate) fn fired(&self) -> usize {
         self.fired
@@ -185,7 +196,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     fn hand_over(&mut self) {
         self.fired += self.claims.len();
-        hand_over(&self.core, self.index, &mut self.claims, IsDue::Yes);
+        hand_over(&self.core, self.index, &mut self.claims, IsDue::Yes, Some(&mut self.watch));
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are

@@ -419,17 +419,30 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// How a batch comes to its pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expire {
+    /// By its deadline; the worker goes on.
+    InTime,
+    /// By its deadline; as soon as its first callback runs, the scheduler is closed, which ends the worker.
+    BeforeClose,
+    /// By the end of the scheduler.
+    AtClose,
+}
+
 /// All are due at once, and all threads of the pool but one are stuck, in those that they came to first.
 #[test]
 fn slow_callbacks_hold_up_no_other_of_their_batch() {
-    for threads in 2..=4 {
-        for timers in [2, 64, 65, 129, 256] {
-            all_but_one_thread_stuck(threads, timers);
+    for expire in [Expire::InTime, Expire::BeforeClose, Expire::AtClose] {
+        for threads in 2..=4 {
+            for timers in [2, 3, 64, 256] {
+                all_but_one_thread_stuck(threads, timers, expire);
+            }
         }
     }
 }
 
-fn all_but_one_thread_stuck(threads: u64, timers: u64) {
+fn all_but_one_thread_stuck(threads: u64, timers: u64, expire: Expire) {
     let stuck = (threads - 1).min(timers - 1);
     let (begun, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (first, others) = (Arc::clone(&begun), Arc::clone(&done));
@@ -442,10 +455,73 @@ fn all_but_one_thread_stuck(threads: u64, timers: u64) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
     let builder = Scheduler::builder().shards(1).executor(Executor::Rayon(Arc::new(pool)));
     let scheduler = builder.build(callback).expect("in range");
-    (0..timers).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
-    assert_eq!(scheduler.close(Close::FireNow).fired, timers as usize);
+    if expire == Expire::AtClose {
+        (0..timers).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
+        assert_eq!(scheduler.close(Close::FireNow).fired, timers as usize);
+    } else {
+        let due = Instant::now() + ms(100);
+        (0..timers).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
+        if Instant::now() >= due {
+            // This machine was too slow: what is not due yet would be discarded, and waited for.
+            return all_but_one_thread_stuck(threads, timers, expire);
+        }
+    }
+    if expire == Expire::BeforeClose {
+        // At once: no sleep between two looks.
+        within(PATIENCE, "it begins", move || while begun.load(SeqCst) == 0 {});
+        scheduler.close(Close::Discard);
+    }
     eventually("all have run", || done.load(SeqCst) == timers);
     assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
+/// To wake a thread costs more than what it would do.
+#[test]
+fn a_batch_is_run_by_one_thread_of_the_pool_for_a_millisecond() {
+    const TIMERS: u64 = 100;
+    type Run = (thread::ThreadId, Instant);
+    let runs: Arc<Mutex<Vec<Run>>> = Arc::default();
+    let seen = Arc::clone(&runs);
+    let callback = move |key: &u64, ()| {
+        if *key >= TIMERS {
+            return;
+        }
+        lock(&seen).push((thread::current().id(), Instant::now()));
+        // All of them take several milliseconds, so others come.
+        thread::sleep(Duration::from_micros(50));
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("a small pool");
+    let builder = Scheduler::builder().shards(1).tick(MS / 10).executor(Executor::Rayon(Arc::new(pool)));
+    let scheduler = builder.build(callback).expect("in range");
+    let mut rounds = 0;
+    while rounds < 10 {
+        let due = Instant::now() + ms(20);
+        (0..TIMERS).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
+        // So that the worker looks before the time has come.
+        (1..4).for_each(|key| ignore(scheduler.schedule_at(TIMERS + u64::from(key), (), due + key * MS / 5)));
+        // Else they were not all due at once.
+        let is_one_batch = Instant::now() < due;
+        eventually("all have run", || scheduler.is_empty() && lock(&runs).len() >= TIMERS as usize);
+        let runs = std::mem::take(&mut *lock(&runs));
+        let second = runs.iter().filter(|run| run.0 != runs[0].0).map(|run| run.1).min();
+        assert!(!is_one_batch || second.is_none_or(|at| at >= due + MS), "another thread came too early");
+        rounds += u64::from(is_one_batch);
+    }
+}
+
+/// The worker looks after a batch once, and sleeps on.
+#[test]
+fn a_batch_costs_one_wake_up_more() {
+    let scheduler = Scheduler::builder().shards(1).build(|_: &u64, ()| {}).expect("in range");
+    let wake_ups = || scheduler.stats().shards[0].wake_ups;
+    for _ in 0..10 {
+        let due = Instant::now() + ms(20);
+        (0..10).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
+        eventually("all are handed over", || scheduler.is_empty());
+        let before = wake_ups();
+        thread::sleep(ms(50));
+        assert!(wake_ups() <= before + 2, "{} wake-ups", wake_ups() - before);
+    }
 }
 
 /// A thread of the pool that waited for another one would run further batches meanwhile, each on top of the last on its stack.

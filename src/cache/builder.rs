@@ -8,7 +8,7 @@ use super::stats::Cause;
 use super::store::{IdHasher, Listener, Store};
 use crate::builder::{self, Pinning};
 use crate::error::BuildError;
-use crate::fanout::Executor;
+use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::Scheduler;
 use std::collections::hash_map::RandomState;

@@ -10,7 +10,7 @@
 use super::error::RotatingError;
 use super::map::RotatingMap;
 use crate::builder::Pinning;
-use crate::fanout::Executor;
+use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
 use std::borrow::Borrow;

@@ -75,7 +75,7 @@ impl Alarm {
         self.event.ticket()
     }
 
-    /// Steps 2 to 5. Returns at once if `has_work` finds anything in the last look. `timeout` is the time to `until`.
+    /// Steps 2 to 5. Returns at once if `has_work` finds anything in the last look. `timeout` is the time to `until`, or less.
     pub(crate) fn try_sleep(
         &self,
         ticket: u32,

@@ -13,8 +13,9 @@ mod oracle;
 mod world;
 
 use crate::builder::Parts;
+use crate::callback::Callback;
 use crate::clock::Clock;
-use crate::fanout::{Callback, Executor};
+use crate::executor::Executor;
 use crate::scheduler::Scheduler;
 use crate::shard::Tick;
 use crate::worker::{Left, Worker};

@@ -1,8 +1,8 @@
 //! What callers do, from outside and from callbacks, each time compared with the oracle.
 
 use super::oracle::{Kind, Model, Moment, Rate, State, TICK, Timer};
+use crate::callback::in_callback;
 use crate::clock::Nanos;
-use crate::fanout::in_callback;
 use crate::scheduler::Scheduler;
 use crate::service::Core;
 use crate::shard::Tick;
