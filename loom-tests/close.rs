@@ -150,15 +150,15 @@ fn a_timer_fires_or_is_closed() {
 #[test]
 fn claim_and_mark_must_be_one_step() {
     SEAL_OR_FIRE.kills(place("word.rs", "self.0.compare_exchange(seen.0, flags"), Change::Tear, "dropped twice");
-    SEAL_OR_SCHEDULE.kills(place("index.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::Tear, "accepted, closed");
-    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    SEAL_OR_SCHEDULE.kills(place("link.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::Tear, "accepted, closed");
+    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     SEAL_OR_SCHEDULE.kills(link, Change::Tear, "accepted, closed");
 }
 
 #[test]
 fn the_sealer_must_see_what_it_claims() {
     SEAL_OR_SCHEDULE.kills(
-        place("index.rs", "self.0.fetch_or(MARK, AcqRel)"),
+        place("link.rs", "self.0.fetch_or(MARK, AcqRel)"),
         Change::DropAcquire,
         "Causality violation",
     );
@@ -168,7 +168,7 @@ fn the_sealer_must_see_what_it_claims() {
 /// again.
 #[test]
 fn a_refused_author_must_come_to_know_it() {
-    let mark = place("index.rs", "self.0.fetch_or(MARK, AcqRel)");
+    let mark = place("link.rs", "self.0.fetch_or(MARK, AcqRel)");
     SEAL_OR_TWO.kills(mark, Change::DropRelease, "exceeded maximum number of branches");
 }
 

@@ -262,7 +262,7 @@ fn growth_opens_no_way_around_the_seal() {
 
 #[test]
 fn a_bucket_must_be_claimed_in_one_step() {
-    let claim = place("index.rs", "self.0.compare_exchange(0, CLAIMED");
+    let claim = place("link.rs", "self.0.compare_exchange(0, CLAIMED");
     A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "the list is sorted");
     LINKED_AHEAD_OR_CHANGED.kills(claim, Change::Tear, "the list is sorted");
 }
@@ -284,15 +284,15 @@ fn buckets_are_linked_ahead_beside_callers() {
 /// A bucket leads on before it can be reached.
 #[test]
 fn a_bucket_must_lead_on_before_it_is_linked_in() {
-    let lead_on = place("index.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
-    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
+    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
 }
 
 /// The end of the claim is what a reader acquires who enters by the bucket.
 #[test]
 fn a_bucket_must_be_published() {
-    let end_claim = place("index.rs", "self.0.fetch_and(!CLAIMED, Release)");
+    let end_claim = place("link.rs", "self.0.fetch_and(!CLAIMED, Release)");
     LINKED_AHEAD_OR_FIND.kills(end_claim, Change::DropRelease, "Causality violation");
     LINKED_AHEAD_OR_FIND.kills(end_claim, Change::Tear, "the timers in the order of the list");
 }

@@ -101,15 +101,11 @@ fn a_reader_sees_a_new_timer_whole_or_not_at_all() {
 
 #[test]
 fn linking_must_be_one_step_that_publishes() {
-    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     ONE_KEY_TWICE.kills(link, Change::Tear, "replaced, replaced, due, left");
     TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "neither hides the other");
     SEEN_WHOLE_OR_NOT.kills(link, Change::DropRelease, "Causality violation");
-    SEEN_WHOLE_OR_NOT.kills(
-        place("index.rs", "Link(self.0.load(Acquire))"),
-        Change::DropAcquire,
-        "Causality violation",
-    );
+    SEEN_WHOLE_OR_NOT.kills(place("link.rs", "Link(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
 }
 
 const MODELS: &[Model] = &[ONE_KEY_TWICE, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];

@@ -210,7 +210,7 @@ fn the_replacement_must_be_released() {
 
 #[test]
 fn the_link_must_be_one_step() {
-    let link = place("index.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     REPLACE_TWICE.kills(link, Change::Tear, "replaced, replaced, left");
 }
 

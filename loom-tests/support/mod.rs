@@ -15,10 +15,11 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 12] = [
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
+    ("src/shard/link.rs", include_str!("../../src/shard/link.rs")),
     ("src/shard/mailbox.rs", include_str!("../../src/shard/mailbox.rs")),
     ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
     ("src/shard/ordinal.rs", include_str!("../../src/shard/ordinal.rs")),

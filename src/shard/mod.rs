@@ -18,6 +18,7 @@ mod alarm;
 mod chain;
 mod hint;
 mod index;
+mod link;
 mod mailbox;
 mod ordinal;
 mod period;

@@ -17,7 +17,7 @@
 
 use super::chain::Chain;
 use super::hint::AtomicPromise;
-use super::index::AtomicLink;
+use super::link::AtomicLink;
 use super::ordinal::Ordinal;
 use super::period::{Period, Repeats};
 use super::segments::{LEN_MAX, Segments, Zeroed};
