@@ -1,8 +1,8 @@
 //! From expiry to callback: batches of claimed timers, handed to whoever runs them.
 //!
-//! A thread that is woken costs more than a hundred quick callbacks. So one thread of the pool gets a batch, and the worker keeps
-//! an eye on it ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, more threads are
-//! called, one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
+//! To wake a thread costs more than to run some quick callbacks. So one thread of the pool gets a batch, and the worker keeps an eye
+//! on it ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, more threads are called,
+//! one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
 
 use crate::callback::{Callback, Comeback, Expiry, IsDue, Next, PanicHook, come_back, drop_quietly, guarded, run_one};
 use crate::clock::Nanos;
@@ -175,15 +175,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
 
     /// Calls more threads for what has waited too long.
     pub(crate) fn call_help(&mut self, now: Nanos) {
-        while self.0.front().is_some_and(|oldest| oldest.waiting.is_empty() || oldest.has_waited(now)) {
+        while self.0.front().is_some_and(|oldest| oldest.waiting.is_empty() || oldest.patience_left(now).is_zero()) {
             self.0.pop_front().into_iter().for_each(Watched::call_help);
         }
     }
 
     /// How long from `now` on nobody needs help; `None` if there is nothing to watch.
     pub(crate) fn patience_left(&self, now: Nanos) -> Option<Duration> {
-        let oldest = self.0.front()?;
-        Some(PATIENCE.saturating_sub(Duration::from_nanos(now.0.saturating_sub(oldest.since.0))))
+        self.0.front().map(|oldest| oldest.patience_left(now))
     }
 }
 
@@ -195,8 +194,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Watch<K, V> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watched<K, V> {
-    fn has_waited(&self, now: Nanos) -> bool {
-        Duration::from_nanos(now.0.saturating_sub(self.since.0)) >= PATIENCE
+    fn patience_left(&self, now: Nanos) -> Duration {
+        PATIENCE.saturating_sub(Duration::from_nanos(now.0.saturating_sub(self.since.0)))
     }
 
     fn call_help(self) {

@@ -514,13 +514,17 @@ fn a_batch_is_run_by_one_thread_of_the_pool_for_a_millisecond() {
 fn a_batch_costs_one_wake_up_more() {
     let scheduler = Scheduler::builder().shards(1).build(|_: &u64, ()| {}).expect("in range");
     let wake_ups = || scheduler.stats().shards[0].wake_ups;
-    for _ in 0..10 {
+    let mut rounds = 0;
+    while rounds < 10 {
         let due = Instant::now() + ms(20);
         (0..10).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
+        // Else they were not all due at once.
+        let is_one_batch = Instant::now() < due;
         eventually("all are handed over", || scheduler.is_empty());
         let before = wake_ups();
         thread::sleep(ms(50));
-        assert!(wake_ups() <= before + 2, "{} wake-ups", wake_ups() - before);
+        assert!(!is_one_batch || wake_ups() <= before + 2, "{} wake-ups", wake_ups() - before);
+        rounds += u64::from(is_one_batch);
     }
 }
 

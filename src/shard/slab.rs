@@ -12,8 +12,9 @@
 //! ```
 //! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready`
 //! are one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, a batch of nodes each. There,
-//! and only there, the `next` of a chain's first nodes is no link of the index, but leads from chain to chain (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers
-//! begin and end without an atomic operation on a list, and one closure is deferred per batch, not per node.
+//! and only there, the `next` of a chain's first nodes is no link of the index, but leads from chain to chain (Treiber,
+//! "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end without an atomic
+//! operation on a list, and one closure is deferred per batch, not per node.
 
 use super::chain::Chain;
 use super::hint::AtomicPromise;
