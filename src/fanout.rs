@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
 use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, Tick};
+use crate::shard::{Access, Claim, Tick};
 use crate::thread;
 use crossbeam_queue::ArrayQueue;
 use rayon::ThreadPool;
@@ -112,7 +112,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 
     /// Gives the batch to one thread of the pool, in such a way that others may join in.
     fn share(mut self, pool: &ThreadPool, watch: Option<&mut Watch<K, V>>) {
-        let dues: Vec<_> = self.dues().collect();
+        let mut dues = Vec::with_capacity(self.expiries.len());
+        dues.extend(self.dues());
         // One place more than there are timers. Without it the queue's end would be the place of its first timer again, and
         // who comes to the end would wait for a thread that was stopped while it took that one.
         let waiting = ArrayQueue::new(self.expiries.len() + 1);
@@ -233,9 +234,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         }
         let access = Access::new(&ordinal);
         let shard = &self.core.shards[self.shard];
-        let nodes: Vec<u32> =
-            self.expiries.iter().filter_map(|expiry| expiry.node.as_ref()).map(ClaimedNode::node).collect();
+        let mut nodes = Vec::with_capacity(self.expiries.len());
         for node in self.expiries.drain(..).filter_map(|expiry| expiry.node) {
+            nodes.push(node.node());
             shard.finish(node, &access);
         }
         self.core.drop_keys_of(self.shard, nodes.into_iter());
