@@ -1,8 +1,9 @@
 //! The bound on pending timers: room is handed out from stripes, so that callers do not meet on one counter.
 
 use crate::shard::Ordinal;
+use crate::sync::{AtomicU64, Ordering};
+use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// `None`: without bound.
 #[derive(Debug)]
@@ -11,15 +12,26 @@ pub(crate) struct Capacity(Option<Room>);
 /// What may still be taken: the sum of the stripes, less the debt.
 #[derive(Debug)]
 struct Room {
-    stripes: Box<[CachePadded<AtomicUsize>]>,
-    debt: CachePadded<AtomicUsize>,
+    stripes: Box<[CachePadded<Stripe>]>,
+    debt: CachePadded<AtomicU64>,
 }
+
+/// `[times that room was given:24 | room:40]`. One that is found without room twice, and was given none in between, had none
+/// all the while. (Unless in between it was given room a multiple of 2^24 times.)
+#[derive(Debug)]
+struct Stripe(AtomicU64);
+
+const ROOM_BITS: u32 = 40;
+const ROOM_MAX: u64 = (1 << ROOM_BITS) - 1;
 
 impl Capacity {
     pub(crate) fn new(limit: Option<usize>, stripe_count: usize) -> Self {
+        // No machine has room for more.
+        let limit = limit.map(|limit| (limit as u64).min(ROOM_MAX));
         Self(limit.map(|limit| {
-            let share = |i| AtomicUsize::new(limit / stripe_count + usize::from(i < limit % stripe_count));
-            let stripes = (0..stripe_count).map(|i| CachePadded::new(share(i))).collect();
+            let count = stripe_count as u64;
+            let share = |i| Stripe(AtomicU64::new(limit / count + u64::from(i < limit % count)));
+            let stripes = (0..count).map(|i| CachePadded::new(share(i))).collect();
             Room { stripes, debt: CachePadded::default() }
         }))
     }
@@ -28,7 +40,7 @@ impl Capacity {
         self.0.is_some()
     }
 
-    /// Takes room for one timer, from another stripe if need be. False if there is none anywhere.
+    /// Takes room for one timer, from another stripe if need be. False if there was a moment at which there was none anywhere.
     #[inline]
     pub(crate) fn take(&self, ordinal: &Ordinal) -> bool {
         let Some(room) = &self.0 else { return true };
@@ -55,8 +67,7 @@ impl Capacity {
     #[inline]
     pub(crate) fn give(&self, ordinal: &Ordinal, count: usize) {
         if let Some(room) = &self.0 {
-            // Relaxed: a count.
-            room.stripes[ordinal.stripe(room.stripes.len())].fetch_add(count, Relaxed);
+            room.stripes[ordinal.stripe(room.stripes.len())].give(count as u64);
         }
     }
 }
@@ -65,44 +76,75 @@ impl Room {
     fn take(&self, ordinal: &Ordinal) -> bool {
         let (before, from) = self.stripes.split_at(ordinal.stripe(self.stripes.len()));
         loop {
-            if from.iter().chain(before).any(|left| take_one(left)) {
+            if from.iter().chain(before).any(|stripe| stripe.take_one()) {
                 return true;
             }
-            // Room may have come free in a stripe that was passed already.
-            if self.stripes.iter().all(|left| left.load(Relaxed) == 0) {
+            // Room may have gone round meanwhile, from a stripe that we had not seen yet to one that we had.
+            if self.was_used_up() {
                 return false;
             }
         }
     }
 
+    /// True if there was no room in any stripe between the two rounds. (Afek et al., "Atomic Snapshots of Shared Memory",
+    /// J. ACM 40(4), 1993: two rounds that find the same.)
+    fn was_used_up(&self) -> bool {
+        // Without an allocation: what was given to all of them tells whether anything was given to one of them.
+        let round = || {
+            self.stripes.iter().try_fold(0_u64, |given, stripe| Some(given.wrapping_add(stripe.given_if_used_up()?)))
+        };
+        round().is_some_and(|given| round() == Some(given))
+    }
+
     /// True if the room that was just taken is owed.
     fn pay_debt(&self) -> bool {
-        self.debt.load(Relaxed) > 0 && take_one(&self.debt)
+        // Relaxed: a count, exact by its modification order.
+        self.debt.load(Relaxed) > 0 && self.debt.fetch_update(Relaxed, Relaxed, |debt| debt.checked_sub(1)).is_ok()
     }
 }
 
-fn take_one(count: &AtomicUsize) -> bool {
-    // Relaxed: counts, exact by the modification order of each.
-    count.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok()
+impl Stripe {
+    /// False if it has no room.
+    #[inline]
+    fn take_one(&self) -> bool {
+        // Release: who finds the stripe used up because of this sees what was given to others before, by us; and by those who
+        // changed the stripe before us, since a read-modify-write hands on what it replaces. Relaxed on failure: an expectation.
+        let take = |state: u64| (state & ROOM_MAX != 0).then(|| state - 1);
+        self.0.fetch_update(Release, Relaxed, take).is_ok()
+    }
+
+    #[inline]
+    fn give(&self, room: u64) {
+        // Release: as above, for whoever takes this room and for those who then find none.
+        self.0.fetch_add((1 << ROOM_BITS) + room, Release);
+    }
+
+    /// How often it was given room; `None` if it has any.
+    fn given_if_used_up(&self) -> Option<u64> {
+        // Acquire: what is looked at next is no older than what was done before this stripe's room went.
+        let state = self.0.load(Acquire);
+        (state & ROOM_MAX == 0).then_some(state >> ROOM_BITS)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
     use std::time::{Duration, Instant};
 
     const THREADS: usize = 4;
 
     /// Runs `work` on several threads at once, for as long as even a busy machine needs to make them meet.
-    fn hammer(work: impl Fn(usize) + Sync) {
+    fn hammer(threads: usize, work: impl Fn(usize) + Sync) {
         let end = Instant::now() + Duration::from_millis(300);
         let repeat = |number| {
             while Instant::now() < end {
                 (0..1_000).for_each(|_| work(number));
             }
         };
-        thread::scope(|scope| (0..THREADS).for_each(|number| drop(scope.spawn(move || repeat(number)))));
+        thread::scope(|scope| (0..threads).for_each(|number| drop(scope.spawn(move || repeat(number)))));
     }
 
     fn ordinal(number: usize) -> Ordinal {
@@ -135,7 +177,7 @@ mod tests {
     fn contention_neither_makes_room_nor_loses_it() {
         const LIMIT: usize = 3;
         let (capacity, held) = (Capacity::new(Some(LIMIT), 2), AtomicUsize::new(0));
-        hammer(|number| {
+        hammer(THREADS, |number| {
             if capacity.take(&ordinal(number % 2)) {
                 assert!(held.fetch_add(1, Relaxed) < LIMIT, "more than the limit");
                 held.fetch_sub(1, Relaxed);
@@ -146,9 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn room_that_goes_round_is_found() {
+        // One of the two places is free at any moment, in one stripe or in the other.
+        let capacity = Capacity::new(Some(2), 2);
+        assert!(capacity.take(&ordinal(0)));
+        hammer(2, |number| {
+            for stripe in [0, 1] {
+                if number == 0 {
+                    capacity.give(&ordinal(stripe), 1);
+                    assert!(capacity.take(&ordinal(1 - stripe)), "there was room all the time");
+                } else {
+                    assert!(capacity.take(&ordinal(0)), "there was room all the time");
+                    capacity.give(&ordinal(stripe), 1);
+                }
+            }
+        });
+    }
+
+    #[test]
     fn contention_forgets_no_debt() {
         let capacity = Capacity::new(Some(1), 2);
-        hammer(|number| {
+        hammer(THREADS, |number| {
             capacity.force(&ordinal(number % 2));
             capacity.give(&ordinal(number / 2), 1);
         });

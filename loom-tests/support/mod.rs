@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 13] = [
+    ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),

@@ -1,0 +1,163 @@
+//! Room for timers goes from stripe to stripe, and whoever asks finds it wherever it is.
+
+#[path = "../src/capacity.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of it")]
+mod capacity;
+#[path = "../src/shard/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
+mod shard;
+#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
+mod support;
+#[path = "support/sync.rs"]
+mod sync;
+
+mod size {
+    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const BATCH: u32 = 1;
+    pub(crate) const STRANDS: usize = 1;
+    pub(crate) const MAILBOX_SEGMENT: usize = 4;
+}
+
+use capacity::Capacity;
+use std::rc::Rc;
+use support::{Change, Model, join, ordinal, outcome, place, spawn};
+
+/// One of two places is free at any moment: in the second stripe, then in the first, the second, the first.
+const GOING_ROUND: Model = Model::new("going_round", || {
+    let capacity = Rc::new(Capacity::new(Some(2), 2));
+    assert!(capacity.take(&ordinal(0)));
+    let mover = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || {
+            for stripe in [0, 1, 0] {
+                capacity.give(&ordinal(stripe), 1);
+                assert!(capacity.take(&ordinal(1 - stripe)), "there was room all the time");
+            }
+        }
+    });
+    assert!(capacity.take(&ordinal(0)), "there was room all the time");
+    join(mover);
+    assert!(!capacity.take(&ordinal(1)), "more than the limit");
+    outcome("found");
+});
+
+/// Two ask for the last place.
+const ONE_FOR_TWO: Model = Model::new("one_for_two", || {
+    let capacity = Rc::new(Capacity::new(Some(1), 2));
+    let other = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.take(&ordinal(1))
+    });
+    let mine = capacity.take(&ordinal(0));
+    let theirs = join(other);
+    assert!(mine != theirs, "one of them has it");
+    outcome(mine);
+    capacity.give(&ordinal(1), 1);
+    assert!(capacity.take(&ordinal(0)) && !capacity.take(&ordinal(1)));
+});
+
+/// Two give to one stripe.
+const GIVEN_BY_TWO: Model = Model::new("given_by_two", || {
+    let capacity = Rc::new(Capacity::new(Some(2), 1));
+    assert!(capacity.take(&ordinal(0)) && capacity.take(&ordinal(0)));
+    let other = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.give(&ordinal(1), 1)
+    });
+    capacity.give(&ordinal(0), 1);
+    join(other);
+    assert!(capacity.take(&ordinal(0)) && capacity.take(&ordinal(0)), "what was given is there");
+    outcome("given");
+});
+
+/// A timer too many is paid for by the next one that ends, whoever meets whom.
+const DEBT_OR_GIVE: Model = Model::new("debt_or_give", || {
+    let capacity = Rc::new(Capacity::new(Some(1), 2));
+    assert!(capacity.take(&ordinal(0)));
+    let other = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.give(&ordinal(1), 1)
+    });
+    capacity.force(&ordinal(0));
+    join(other);
+    assert!(!capacity.take(&ordinal(0)), "there is a timer in the only place");
+    capacity.give(&ordinal(0), 1);
+    assert!(capacity.take(&ordinal(1)) && !capacity.take(&ordinal(1)), "the place is there again, once");
+    outcome("paid");
+});
+
+/// Two timers too many, at the same time.
+const TWO_DEBTS: Model = Model::new("two_debts", || {
+    let capacity = Rc::new(Capacity::new(Some(1), 1));
+    assert!(capacity.take(&ordinal(0)));
+    let other = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.force(&ordinal(1))
+    });
+    capacity.force(&ordinal(0));
+    join(other);
+    capacity.give(&ordinal(0), 2);
+    assert!(!capacity.take(&ordinal(0)), "three timers were started, and two have ended");
+    outcome("owed");
+});
+
+/// Two take the places of two timers that have ended, of which one is owed.
+const ONE_DEBT_FOR_TWO: Model = Model::new("one_debt_for_two", || {
+    let capacity = Rc::new(Capacity::new(Some(2), 1));
+    assert!(capacity.take(&ordinal(0)) && capacity.take(&ordinal(0)));
+    capacity.force(&ordinal(0));
+    capacity.give(&ordinal(0), 2);
+    let other = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.take(&ordinal(1))
+    });
+    let mine = capacity.take(&ordinal(0));
+    assert!(mine != join(other), "one place is owed, the other is free");
+    outcome(mine);
+});
+
+#[test]
+fn room_that_goes_round_is_found() {
+    GOING_ROUND.reaches(&["found"]);
+}
+
+#[test]
+fn room_is_taken_once() {
+    ONE_FOR_TWO.reaches(&[false, true]);
+    GIVEN_BY_TWO.reaches(&["given"]);
+    DEBT_OR_GIVE.reaches(&["paid"]);
+    TWO_DEBTS.reaches(&["owed"]);
+    ONE_DEBT_FOR_TWO.reaches(&[false, true]);
+}
+
+#[test]
+fn room_must_be_taken_and_given_in_one_step() {
+    let take = place("capacity.rs", "self.0.fetch_update(Release, Relaxed, take)");
+    let give = place("capacity.rs", "self.0.fetch_add((1 << ROOM_BITS) + room, Release)");
+    ONE_FOR_TWO.kills(take, Change::Tear, "one of them has it");
+    GIVEN_BY_TWO.kills(give, Change::Tear, "what was given is there");
+}
+
+#[test]
+fn debts_must_be_made_and_paid_in_one_step() {
+    let make = place("capacity.rs", "room.debt.fetch_add(1, Relaxed)");
+    let pay = place("capacity.rs", "self.debt.fetch_update(Relaxed, Relaxed,");
+    TWO_DEBTS.kills(make, Change::Tear, "three timers were started");
+    ONE_DEBT_FOR_TWO.kills(pay, Change::Tear, "one place is owed");
+}
+
+#[test]
+fn room_must_be_seen_in_order() {
+    let take = place("capacity.rs", "self.0.fetch_update(Release, Relaxed, take)");
+    let look = place("capacity.rs", "self.0.load(Acquire)");
+    GOING_ROUND.kills(take, Change::DropRelease, "there was room all the time");
+    GOING_ROUND.kills(look, Change::DropAcquire, "there was room all the time");
+}
+
+const MODELS: &[Model] = &[GOING_ROUND, ONE_FOR_TWO, GIVEN_BY_TWO, DEBT_OR_GIVE, TWO_DEBTS, ONE_DEBT_FOR_TWO];
+
+#[test]
+#[ignore = "minutes; see loom-tests/README.md"]
+fn sweep() {
+    support::sweep("capacity", MODELS);
+}
