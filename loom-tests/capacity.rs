@@ -70,6 +70,25 @@ const GIVEN_BY_TWO: Model = Model::new("given_by_two", || {
     outcome("given");
 });
 
+/// One gives one place, then two; who got two of them knows that there is a third.
+const GIVEN_AND_TAKEN: Model = Model::new("given_and_taken", || {
+    let capacity = Rc::new(Capacity::new(Some(3), 2));
+    (0..3).for_each(|_| assert!(capacity.take(&ordinal(0))));
+    let giver = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || [(0, 1), (1, 2)].into_iter().for_each(|(stripe, count)| capacity.give(&ordinal(stripe), count))
+    });
+    let taker = spawn({
+        let capacity = Rc::clone(&capacity);
+        move || capacity.take(&ordinal(1)) && capacity.take(&ordinal(1))
+    });
+    let has_two = join(taker);
+    assert!(!has_two || capacity.take(&ordinal(0)), "the third place is there");
+    outcome(has_two);
+    join(giver);
+})
+.preemptions(2);
+
 /// A timer too many is paid for by the next one that ends, whoever meets whom.
 const DEBT_OR_GIVE: Model = Model::new("debt_or_give", || {
     let capacity = Rc::new(Capacity::new(Some(1), 2));
@@ -125,6 +144,7 @@ fn room_that_goes_round_is_found() {
 fn room_is_taken_once() {
     ONE_FOR_TWO.reaches(&[false, true]);
     GIVEN_BY_TWO.reaches(&["given"]);
+    GIVEN_AND_TAKEN.reaches(&[false, true]);
     DEBT_OR_GIVE.reaches(&["paid"]);
     TWO_DEBTS.reaches(&["owed"]);
     ONE_DEBT_FOR_TWO.reaches(&[false, true]);
@@ -149,12 +169,15 @@ fn debts_must_be_made_and_paid_in_one_step() {
 #[test]
 fn room_must_be_seen_in_order() {
     let take = place("capacity.rs", "self.0.fetch_update(Release, Relaxed, take)");
+    let give = place("capacity.rs", "self.0.fetch_add((1 << ROOM_BITS) + room, Release)");
     let look = place("capacity.rs", "self.0.load(Acquire)");
+    GIVEN_AND_TAKEN.kills(give, Change::DropRelease, "the third place is there");
     GOING_ROUND.kills(take, Change::DropRelease, "there was room all the time");
     GOING_ROUND.kills(look, Change::DropAcquire, "there was room all the time");
 }
 
-const MODELS: &[Model] = &[GOING_ROUND, ONE_FOR_TWO, GIVEN_BY_TWO, DEBT_OR_GIVE, TWO_DEBTS, ONE_DEBT_FOR_TWO];
+const MODELS: &[Model] =
+    &[GOING_ROUND, ONE_FOR_TWO, GIVEN_BY_TWO, GIVEN_AND_TAKEN, DEBT_OR_GIVE, TWO_DEBTS, ONE_DEBT_FOR_TWO];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -115,7 +115,7 @@ impl Stripe {
 
     #[inline]
     fn give(&self, room: u64) {
-        // Release: as above, for whoever takes this room and for those who then find none.
+        // Release: as above; who finds that this room was taken sees what we gave to others before.
         self.0.fetch_add((1 << ROOM_BITS) + room, Release);
     }
 
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn room_that_goes_round_is_found() {
-        // One of the two places is free at any moment, in one stripe or in the other.
+        // Whenever one of the two asks, one of the two places is free, in one stripe or in the other.
         let capacity = Capacity::new(Some(2), 2);
         assert!(capacity.take(&ordinal(0)));
         hammer(2, |number| {
