@@ -131,7 +131,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Who runs the callbacks. Default: a rayon pool of the scheduler's own, with a thread per core.
+    /// Who runs the callbacks. Default: a thread per shard, for as long as callbacks are quick, and a rayon pool of the scheduler's
+    /// own, with a thread per core: for what expires while the shard's thread is busy, and for what has waited there for a
+    /// millisecond.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self
@@ -227,9 +229,10 @@ where
             Some(executor) => executor.clone(),
             None => Executor::Rayon(Arc::new(own_pool()?)),
         };
+        let owns_pool = self.executor.is_none();
         let clock = Clock::system(self.tick, Tick(self.first_tick));
         let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, callback);
-        let threads = runtime::start(&core, &runner, &pinning)?;
+        let threads = runtime::start(&core, &runner, &pinning, owns_pool)?;
         Ok(Scheduler::new(core, runner, hasher, threads))
     }
 
@@ -329,7 +332,7 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
 
 fn own_pool() -> Result<rayon::ThreadPool, BuildError> {
     rayon::ThreadPoolBuilder::new()
-        .thread_name(|index| format!("shardwheel-callback-{index}"))
+        .thread_name(|index| format!("shardwheel-pool{index}"))
         // Callbacks' panics are caught one by one; whatever else there may be must not abort the process. (rayon#1076)
         .panic_handler(std::mem::forget)
         .build()

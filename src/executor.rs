@@ -8,9 +8,11 @@ use std::sync::Arc;
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Executor {
-    /// A rayon pool. Without an executor, a scheduler has a pool of its own. Up to 256 timers that expire together go to one of
-    /// its threads, for quick callbacks are run sooner than others are woken; after a millisecond, those that still wait behind a
-    /// slow one get more.
+    /// A rayon pool of yours; its threads alone run callbacks. Up to 256 timers that expire together go to one of them, for quick
+    /// callbacks are run sooner than others are woken; after a millisecond, those that still wait behind a slow one get more.
+    ///
+    /// With a few timers per tick it takes more processor time than the default
+    /// ([`Builder::executor`](crate::Builder::executor)): a thread of rayon's looks around for a while before it sleeps.
     Rayon(Arc<ThreadPool>),
     /// The thread on which the timer expires: the shard's worker, or the caller of `expire_now` or of `close`. For callbacks
     /// that only pass a message on: a slow one makes its shard late. With the manual clock always, see

@@ -1,10 +1,14 @@
 //! From expiry to callback: batches of claimed timers, handed to whoever runs them.
 //!
-//! To wake a thread costs more than to run some quick callbacks. So one thread of the pool gets a batch, and the worker keeps an eye
-//! on it ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, more threads are called,
+//! To wake a thread costs more than to run some quick callbacks. So one thread gets a batch, and the worker keeps an eye on it
+//! ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, threads of the pool are called,
 //! one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
+//!
+//! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
+//! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
 use crate::callback::{Callback, Comeback, Expiry, IsDue, Next, PanicHook, come_back, drop_quietly, guarded, run_one};
+use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
@@ -18,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Timers in one job for the executor, at most.
+/// Timers in one job for the executor, at most; one step's go to a callback thread together.
 pub(crate) const BATCH_MAX: usize = 256;
-/// How long one thread of a pool has a batch to itself, from the hand-over on.
+/// How long one thread has a batch to itself, from the hand-over on.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the jobs under way: whoever
@@ -42,8 +46,13 @@ struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 /// The timers of a batch that threads of a pool share.
 type Shared<V> = Arc<ArrayQueue<Expiry<V>>>;
 
-/// The batches that a worker has handed to a pool and that may need more than one thread, the oldest first.
-pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static>(VecDeque<Watched<K, V>>);
+/// What a worker has for its batches.
+pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    /// Gets them first; `None` without a pool of the scheduler's own.
+    first: Option<CallbackThread>,
+    /// Those handed over that may need more than one thread, the oldest first.
+    batches: VecDeque<Watched<K, V>>,
+}
 
 struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// When it was handed over.
@@ -76,9 +85,11 @@ pub(crate) fn hand_over<K, V>(
     core.counters.add(&ordinal, Event::Fired, count);
     // One that may come back keeps its room.
     core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
+    let has_first = watch.as_ref().is_some_and(|watch| watch.first.is_some());
+    let batch_max = if has_first { claims.len() } else { BATCH_MAX };
     let mut claims = claims.drain(..);
     while claims.len() > 0 {
-        let expiries = claims.by_ref().take(BATCH_MAX).map(|claim| Expiry::new(claim, is_due)).collect();
+        let expiries = claims.by_ref().take(batch_max).map(|claim| Expiry::new(claim, is_due)).collect();
         let batch = Batch { core: Arc::clone(core), runner: Arc::clone(&runner), shard, expiries };
         batch.execute(watch.as_deref_mut());
     }
@@ -89,10 +100,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     fn execute(self, watch: Option<&mut Watch<K, V>>) {
         match self.runner.executor.clone() {
             Executor::Inline => self.run(),
-            Executor::Rayon(pool) if self.expiries.len() == 1 || pool.current_num_threads() == 1 => {
-                pool.spawn(|| self.run());
-            }
-            Executor::Rayon(pool) => self.share(&pool, watch),
+            Executor::Rayon(pool) => self.run_on(&pool, watch),
             Executor::Custom(custom) => {
                 let job = Job(Box::new(|| self.run()));
                 // A panicking executor has dropped the job; the worker goes on.
@@ -110,8 +118,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         expiries.iter_mut().for_each(|expiry| run_one(core, runner, *shard, expiry));
     }
 
-    /// Gives the batch to one thread of the pool, in such a way that others may join in.
-    fn share(mut self, pool: &ThreadPool, watch: Option<&mut Watch<K, V>>) {
+    /// Gives the batch to one thread, in such a way that others of the pool may join in, if there is any use in that.
+    fn run_on(mut self, pool: &ThreadPool, watch: Option<&mut Watch<K, V>>) {
+        let first = watch.as_ref().and_then(|watch| watch.first.as_ref());
+        if self.expiries.len() == 1 || first.is_none() && pool.current_num_threads() == 1 {
+            return spawn(first, pool, || self.run());
+        }
         let mut dues = Vec::with_capacity(self.expiries.len());
         dues.extend(self.dues());
         // One place more than there are timers. Without it the queue's end would be the place of its first timer again, and
@@ -120,12 +132,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         self.expiries.drain(..).for_each(|expiry| assert!(waiting.push(expiry).is_ok(), "there is room for all"));
         let waiting = Arc::new(waiting);
         let watched = Watched { since: self.core.clock.now(), waiting: Arc::clone(&waiting), helper: self.sibling() };
-        pool.spawn(move || {
+        spawn(first, pool, move || {
             self.record_lateness(dues.into_iter());
             self.run_from(&waiting);
         });
         match watch {
-            Some(watch) => watch.0.push_back(watched),
+            Some(watch) => watch.batches.push_back(watched),
             None => watched.call_help(),
         }
     }
@@ -169,28 +181,44 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     }
 }
 
+/// Has `first` run the job, or else a thread of the pool.
+fn spawn(first: Option<&CallbackThread>, pool: &ThreadPool, job: impl FnOnce() + Send + 'static) {
+    match first {
+        None => pool.spawn(job),
+        Some(first) => {
+            if let Err(job) = first.try_give(Job(Box::new(job))) {
+                pool.spawn(|| job.run());
+            }
+        }
+    }
+}
+
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
-    pub(crate) fn new() -> Self {
-        Self(VecDeque::new())
+    pub(crate) fn new(first: Option<CallbackThread>) -> Self {
+        Self { first, batches: VecDeque::new() }
     }
 
     /// Calls more threads for what has waited too long.
     pub(crate) fn call_help(&mut self, now: Nanos) {
-        while self.0.front().is_some_and(|oldest| oldest.waiting.is_empty() || oldest.patience_left(now).is_zero()) {
-            self.0.pop_front().into_iter().for_each(Watched::call_help);
+        while self
+            .batches
+            .front()
+            .is_some_and(|oldest| oldest.waiting.is_empty() || oldest.patience_left(now).is_zero())
+        {
+            self.batches.pop_front().into_iter().for_each(Watched::call_help);
         }
     }
 
     /// How long from `now` on nobody needs help; `None` if there is nothing to watch.
     pub(crate) fn patience_left(&self, now: Nanos) -> Option<Duration> {
-        self.0.front().map(|oldest| oldest.patience_left(now))
+        self.batches.front().map(|oldest| oldest.patience_left(now))
     }
 }
 
 /// A worker that ends leaves nobody waiting behind a slow callback.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Watch<K, V> {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Watched::call_help);
+        self.batches.drain(..).for_each(Watched::call_help);
     }
 }
 

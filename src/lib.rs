@@ -2,7 +2,8 @@
 //! with an exact answer.
 //!
 //! Keys hash to shards. Each shard is a hierarchical timing wheel that one worker thread owns; callers reach it through
-//! lock-free structures only. What expires is handed in batches to a rayon pool that runs your callback.
+//! lock-free structures only. What expires is handed in batches to threads that run your callback, and fans out on a rayon pool
+//! if that takes long.
 //!
 //! ```
 //! use shardwheel::Scheduler;
@@ -36,6 +37,7 @@ mod builder;
 #[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
 pub mod cache;
 mod callback;
+mod callback_thread;
 mod capacity;
 mod clock;
 mod close;

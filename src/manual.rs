@@ -30,7 +30,7 @@ impl ManualClock {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let workers = (0..core.shards.len()).map(|index| Worker::new(Arc::clone(&core), index)).collect();
+        let workers = (0..core.shards.len()).map(|index| Worker::new(Arc::clone(&core), index, None)).collect();
         Self(Arc::new(Driver { core, workers: Mutex::new(workers) }))
     }
 

@@ -1,12 +1,15 @@
-//! The threads: a worker per shard, pinned if possible, asleep until the next deadline or until a batch may need help; and one
-//! that works ahead while shards grow.
+//! The threads: a worker per shard, pinned if possible, asleep until the next deadline or until a batch may need help; beside it
+//! one for callbacks, if the pool is ours; and one that works ahead while shards grow.
 
 use crate::builder::Pinning;
+use crate::callback_thread::CallbackThread;
+use crate::close::Close;
 use crate::error::BuildError;
 use crate::fanout::Runner;
 use crate::service::Core;
 use crate::worker::{Left, Worker};
 use core_affinity::CoreId;
+use std::io;
 use std::num::NonZero;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -18,11 +21,13 @@ const REVIEW_MAX: usize = 512;
 /// How long a worker leaves an executor that does not keep up alone.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
-/// Starts a worker per shard, and the thread for their growth. On an error none is left running.
+/// Starts a worker per shard, with a thread for its callbacks if wanted, and the thread for their growth. On an error none is left
+/// running.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
     pinning: &Pinning,
+    wants_callback_threads: bool,
 ) -> Result<Vec<JoinHandle<()>>, BuildError>
 where
     K: Eq + Send + Sync + 'static,
@@ -32,7 +37,10 @@ where
     let cores = cores_to_pin(pinning, core.shards.len());
     let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
-        let worker = Worker::new(Arc::clone(core), index);
+        let name = format!("shardwheel-cb{index}");
+        let callback_thread = wants_callback_threads.then(|| CallbackThread::start(name)).transpose();
+        let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
+        let worker = Worker::new(Arc::clone(core), index, callback_thread);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let running = running.clone();
         let runner = Arc::clone(runner);
@@ -52,7 +60,7 @@ where
     Ok(threads)
 }
 
-/// Starts one more thread; if that fails, ends those that there are.
+/// Starts one more thread that is joined at the end.
 fn spawn<K, V>(
     threads: &mut Vec<JoinHandle<()>>,
     core: &Arc<Core<K, V>>,
@@ -64,11 +72,18 @@ where
     V: Send + 'static,
 {
     let spawned = std::thread::Builder::new().name(name).spawn(life);
-    spawned.map(|thread| threads.push(thread)).map_err(|error| {
-        core.close(crate::Close::Discard);
-        threads.drain(..).for_each(|thread| drop(thread.join()));
-        BuildError::Thread(error)
-    })
+    spawned.map(|thread| threads.push(thread)).map_err(|error| end(threads, core, error))
+}
+
+/// Ends the threads that there are, since one more could not be started.
+fn end<K, V>(threads: &mut Vec<JoinHandle<()>>, core: &Arc<Core<K, V>>, error: io::Error) -> BuildError
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    core.close(Close::Discard);
+    threads.drain(..).for_each(|thread| drop(thread.join()));
+    BuildError::Thread(error)
 }
 
 /// The cores for the workers in turn; empty for none.

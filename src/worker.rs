@@ -4,6 +4,7 @@
 //! code, except with `Executor::Inline`, whose purpose that is.
 
 use crate::callback::IsDue;
+use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::fanout::{Watch, hand_over};
@@ -67,7 +68,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
-    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize) -> Self {
+    /// `first` gets what expires, unless it is busy.
+    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<CallbackThread>) -> Self {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
         let (due, claims) = (Vec::with_capacity(STEP_MAX), Vec::with_capacity(STEP_MAX));
@@ -80,7 +82,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             last_reading: Nanos(0),
             due,
             claims,
-            watch: Watch::new(),
+            watch: Watch::new(first),
             sweeping: false,
             fired: 0,
         }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use shardwheel::{Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
+use shardwheel::{Builder, Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
@@ -419,6 +419,14 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// One shard, and a pool of so many threads; `None` is the scheduler's own.
+fn on_pool(threads: Option<u64>) -> Builder<u64, ()> {
+    threads.into_iter().fold(Scheduler::builder().shards(1), |builder, threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
+        builder.executor(Executor::Rayon(Arc::new(pool)))
+    })
+}
+
 /// How a batch comes to its pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expire {
@@ -430,19 +438,23 @@ enum Expire {
     AtClose,
 }
 
-/// All are due at once, and all threads of the pool but one are stuck, in those that they came to first.
+/// All are due at once, and all threads but one are stuck, in those that they came to first.
 #[test]
 fn slow_callbacks_hold_up_no_other_of_their_batch() {
     for expire in [Expire::InTime, Expire::BeforeClose, Expire::AtClose] {
-        for threads in 2..=4 {
-            for timers in [2, 3, 64, 256] {
-                all_but_one_thread_stuck(threads, timers, expire);
+        for pool in [None, Some(2), Some(3), Some(4)] {
+            for timers in [2, 3, 64, 256, 1000] {
+                all_but_one_thread_stuck(pool, timers, expire);
             }
         }
     }
 }
 
-fn all_but_one_thread_stuck(threads: u64, timers: u64, expire: Expire) {
+/// `None` is the scheduler's own pool.
+fn all_but_one_thread_stuck(pool: Option<u64>, timers: u64, expire: Expire) {
+    let cores = || thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    // Its shard has a thread besides, but at the end.
+    let threads = pool.unwrap_or_else(|| cores() + u64::from(expire != Expire::AtClose));
     let stuck = (threads - 1).min(timers - 1);
     let (begun, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (first, others) = (Arc::clone(&begun), Arc::clone(&done));
@@ -452,9 +464,7 @@ fn all_but_one_thread_stuck(threads: u64, timers: u64, expire: Expire) {
         }
         others.fetch_add(1, SeqCst);
     };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
-    let builder = Scheduler::builder().shards(1).executor(Executor::Rayon(Arc::new(pool)));
-    let scheduler = builder.build(callback).expect("in range");
+    let scheduler = on_pool(pool).build(callback).expect("in range");
     if expire == Expire::AtClose {
         (0..timers).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
         assert_eq!(scheduler.close(Close::FireNow).fired, timers as usize);
@@ -463,7 +473,7 @@ fn all_but_one_thread_stuck(threads: u64, timers: u64, expire: Expire) {
         (0..timers).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
         if Instant::now() >= due {
             // This machine was too slow: what is not due yet would be discarded, and waited for.
-            return all_but_one_thread_stuck(threads, timers, expire);
+            return all_but_one_thread_stuck(pool, timers, expire);
         }
     }
     if expire == Expire::BeforeClose {
@@ -477,7 +487,12 @@ fn all_but_one_thread_stuck(threads: u64, timers: u64, expire: Expire) {
 
 /// To wake a thread costs more than what it would do.
 #[test]
-fn a_batch_is_run_by_one_thread_of_the_pool_for_a_millisecond() {
+fn a_batch_is_run_by_one_thread_for_a_millisecond() {
+    run_by_one_thread_for_a_millisecond(None);
+    run_by_one_thread_for_a_millisecond(Some(4));
+}
+
+fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
     const TIMERS: u64 = 100;
     type Run = (thread::ThreadId, Instant);
     let runs: Arc<Mutex<Vec<Run>>> = Arc::default();
@@ -490,9 +505,7 @@ fn a_batch_is_run_by_one_thread_of_the_pool_for_a_millisecond() {
         // All of them take several milliseconds, so others come.
         thread::sleep(Duration::from_micros(50));
     };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("a small pool");
-    let builder = Scheduler::builder().shards(1).tick(MS / 10).executor(Executor::Rayon(Arc::new(pool)));
-    let scheduler = builder.build(callback).expect("in range");
+    let scheduler = on_pool(pool).tick(MS / 10).build(callback).expect("in range");
     let mut rounds = 0;
     while rounds < 10 {
         let due = Instant::now() + ms(20);
@@ -631,17 +644,27 @@ fn a_backlog_stays_pending_and_is_made_up_for() {
 }
 
 #[test]
-fn inline_callbacks_run_on_the_worker_and_rayon_ones_on_their_pool() {
+fn callbacks_run_where_their_executor_says() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "mine".into()).build().expect("a pool");
-    let home = |executor| {
+    let homes = |executor: Option<Executor>| {
         let (sender, homes) = channel();
-        let callback = move |_: &u64, ()| ignore(sender.send(thread::current().name().map(str::to_owned)));
-        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
-        assert!(scheduler.schedule(1, MS).is_ok());
-        homes.recv_timeout(PATIENCE).expect("it fires").expect("its thread has a name")
+        let callback = move |_: &u64, stay: Duration| {
+            sender.send(thread::current().name().map(str::to_owned)).expect("the test waits");
+            thread::sleep(stay);
+        };
+        let builder = executor.into_iter().fold(Scheduler::builder().shards(1), Builder::executor);
+        let scheduler = builder.build(callback).expect("in range");
+        let home = |key, stay| {
+            assert!(scheduler.schedule_with(key, stay, MS).is_ok());
+            homes.recv_timeout(PATIENCE).expect("it fires").expect("its thread has a name")
+        };
+        // The second comes while the first is busy.
+        [home(1, 4 * SOON), home(2, Duration::ZERO)]
     };
-    assert_eq!(home(Executor::Rayon(Arc::new(pool))), "mine");
-    assert!(home(Executor::Inline).starts_with("shardwheel"));
+    assert_eq!(homes(Some(Executor::Rayon(Arc::new(pool)))), ["mine"; 2]);
+    assert_eq!(homes(Some(Executor::Inline)), ["shardwheel-0"; 2]);
+    let [first, second] = homes(None);
+    assert!(first == "shardwheel-cb0" && second.starts_with("shardwheel-pool"), "{first}, {second}");
 }
 
 fn pinned(pinning: Pinning, shards: usize) -> Vec<Option<usize>> {
@@ -672,19 +695,23 @@ fn pinning_is_told() {
 /// Many schedulers begin and end; no thread of theirs is left.
 #[cfg(target_os = "linux")]
 #[test]
-fn no_worker_outlives_its_scheduler() {
-    // No other test has so many shards, so workers of this name are ours.
-    let workers = || {
+fn no_thread_outlives_its_scheduler() {
+    // No other test has so many shards, so threads of these names are ours.
+    let threads = |name: &str| {
         let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        names.filter(|name| name.trim() == "shardwheel-99").count()
+        names.filter(|found| found.trim() == name).count()
     };
-    for _ in 0..5 {
-        let scheduler = Scheduler::builder().shards(100).executor(Executor::Inline).build(|_: &u64, ()| {});
-        let scheduler = scheduler.expect("in range");
-        assert!(scheduler.schedule(1, HOUR).is_ok());
-        eventually("all have started", || workers() == 1);
-        within(PATIENCE, "it ends", move || drop(scheduler));
-        eventually("its workers are joined", || workers() == 0);
+    let ours = || (threads("shardwheel-99"), threads("shardwheel-cb99"));
+    for executor in [None, Some(Executor::Inline)] {
+        let wanted = (1, usize::from(executor.is_none()));
+        for _ in 0..5 {
+            let builder = executor.clone().into_iter().fold(Scheduler::builder().shards(100), Builder::executor);
+            let scheduler = builder.build(|_: &u64, ()| {}).expect("in range");
+            assert!(scheduler.schedule(1, HOUR).is_ok());
+            eventually("all have started", || ours() == wanted);
+            within(PATIENCE, "it ends", move || drop(scheduler));
+            eventually("its threads have ended", || ours() == (0, 0));
+        }
     }
 }

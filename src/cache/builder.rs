@@ -133,8 +133,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Who takes expired entries out and tells the listener of them. Default: with a listener a rayon pool of the cache's own,
-    /// with a thread per core; without, the workers themselves.
+    /// Who takes expired entries out and tells the listener of them. Default: with a listener threads of the cache's own,
+    /// as of a scheduler ([`crate::Builder::executor`]); without, the workers themselves.
     ///
     /// Entries of a job that the executor drops are not to be seen, but count until their keys are used again.
     pub fn executor(mut self, executor: Executor) -> Self {

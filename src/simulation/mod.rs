@@ -55,7 +55,7 @@ impl Simulation {
         let clock = Clock::manual(TICK, Tick(first_tick));
         let Parts { core, runner, hasher, .. } = builder.into_parts(clock, Executor::Inline, callback);
         let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
-        let workers = (0..shards).map(|index| Worker::new(Arc::clone(&core), index)).collect();
+        let workers = (0..shards).map(|index| Worker::new(Arc::clone(&core), index, None)).collect();
         world.set(&scheduler, &core);
         Self { scheduler, core, workers, world, capacity }
     }

@@ -1,0 +1,129 @@
+//! A thread that waits for batches of callbacks, one at a time.
+//!
+//! A pool would do the same, for more: a thread of rayon's that has run a job looks around for others, and gives way some 30 times,
+//! before it sleeps. With a timer or two per tick that costs more than all the rest.
+
+use crate::executor::Job;
+use crate::sync::Event;
+use crossbeam_queue::SegQueue;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// When this is dropped, the thread ends after what it has been given. Nobody waits for that: it may be a slow callback.
+pub(crate) struct CallbackThread(Arc<Desk>);
+
+struct Desk {
+    is_free: AtomicBool,
+    /// One job at most, and `None` at the end.
+    jobs: SegQueue<Option<Job>>,
+    event: Event,
+}
+
+impl CallbackThread {
+    pub(crate) fn start(name: String) -> io::Result<Self> {
+        let desk = Arc::new(Desk { is_free: AtomicBool::new(true), jobs: SegQueue::new(), event: Event::default() });
+        let own = Arc::clone(&desk);
+        std::thread::Builder::new().name(name).spawn(move || own.serve())?;
+        Ok(Self(desk))
+    }
+
+    /// Has the thread run the job; gives it back if the thread is busy.
+    pub(crate) fn try_give(&self, job: Job) -> Result<(), Job> {
+        // Relaxed, here and below: it says who takes a job; the queue publishes that.
+        if !self.0.is_free.swap(false, Relaxed) {
+            return Err(job);
+        }
+        self.0.bring(Some(job));
+        Ok(())
+    }
+}
+
+impl Drop for CallbackThread {
+    fn drop(&mut self) {
+        self.0.bring(None);
+    }
+}
+
+impl Desk {
+    fn bring(&self, job: Option<Job>) {
+        self.jobs.push(job);
+        self.event.notify();
+    }
+
+    /// The thread's life.
+    fn serve(&self) {
+        loop {
+            let ticket = self.event.ticket();
+            match self.jobs.pop() {
+                Some(Some(job)) => {
+                    job.run();
+                    self.is_free.store(true, Relaxed);
+                }
+                Some(None) => return,
+                None => self.event.wait(ticket, None),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::{Duration, Instant};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn job(run: impl FnOnce() + Send + 'static) -> Job {
+        Job(Box::new(run))
+    }
+
+    fn eventually(mut condition: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !condition() {
+            assert!(begin.elapsed() < PATIENCE, "it does not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn it_takes_one_job_after_the_other_and_none_meanwhile() {
+        let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
+        for round in 0..1000 {
+            let (go_on, gate): (Sender<()>, Receiver<()>) = channel();
+            let (done, sign) = channel();
+            let waits = job(move || {
+                gate.recv().expect("the test goes on");
+                done.send(round).expect("the test waits");
+            });
+            // It tells us of a job's end before it is free.
+            let mut left = Some(waits);
+            eventually(|| {
+                left = left.take().and_then(|job| thread.try_give(job).err());
+                left.is_none()
+            });
+            assert!(thread.try_give(job(|| panic!("it is busy"))).is_err());
+            go_on.send(()).expect("the job waits");
+            assert_eq!(sign.recv_timeout(PATIENCE), Ok(round));
+        }
+    }
+
+    #[test]
+    fn it_ends_after_the_job_that_it_has() {
+        let (go_on, gate): (Sender<()>, Receiver<()>) = channel();
+        let (done, sign) = channel();
+        let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
+        let desk = Arc::clone(&thread.0);
+        let waits = job(move || {
+            gate.recv().expect("the test goes on");
+            done.send(()).expect("the test waits");
+        });
+        assert!(thread.try_give(waits).is_ok());
+        // Nobody waits for it.
+        drop(thread);
+        go_on.send(()).expect("the job waits");
+        assert_eq!(sign.recv_timeout(PATIENCE), Ok(()));
+        eventually(|| Arc::strong_count(&desk) == 1);
+    }
+}
