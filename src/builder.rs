@@ -108,8 +108,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The number of shards, each with a worker thread of its own. Default: the cores that this process may run on;
-    /// accepted 1 to 1024. One more thread works ahead while they grow, and sleeps otherwise.
+    /// The number of shards, each with a worker thread of its own, and another for callbacks unless
+    /// [`executor`](Self::executor) names who runs them. Default: the cores that this process may run on; accepted 1 to 1024.
+    /// One more thread works ahead while they grow. All sleep while nothing is due.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
@@ -132,8 +133,11 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Who runs the callbacks. Default: a thread per shard, for as long as callbacks are quick, and a rayon pool of the scheduler's
-    /// own, with a thread per core: for what expires while the shard's thread is busy, and for what has waited there for a
-    /// millisecond.
+    /// own, with a thread per core: for what expires while the shard's thread is busy, for what has waited there for a
+    /// millisecond, and for what is fired by a call.
+    ///
+    /// On a shard's thread, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
+    /// that use them, give a pool: [`Executor::Rayon`].
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self

@@ -4,64 +4,70 @@
 //! before it sleeps. With a timer or two per tick that costs more than all the rest.
 
 use crate::executor::Job;
-use crate::sync::Event;
 use crossbeam_queue::SegQueue;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, Thread};
 
 /// When this is dropped, the thread ends after what it has been given. Nobody waits for that: it may be a slow callback.
-pub(crate) struct CallbackThread(Arc<Desk>);
+pub(crate) struct CallbackThread {
+    desk: Arc<Desk>,
+    thread: Thread,
+}
 
 struct Desk {
     is_free: AtomicBool,
     /// One job at most, and `None` at the end.
     jobs: SegQueue<Option<Job>>,
-    event: Event,
 }
 
 impl CallbackThread {
     pub(crate) fn start(name: String) -> io::Result<Self> {
-        let desk = Arc::new(Desk { is_free: AtomicBool::new(true), jobs: SegQueue::new(), event: Event::default() });
+        let desk = Arc::new(Desk { is_free: AtomicBool::new(true), jobs: SegQueue::new() });
         let own = Arc::clone(&desk);
-        std::thread::Builder::new().name(name).spawn(move || own.serve())?;
-        Ok(Self(desk))
+        let handle = thread::Builder::new().name(name).spawn(move || own.serve())?;
+        Ok(Self { desk, thread: handle.thread().clone() })
     }
 
     /// Has the thread run the job; gives it back if the thread is busy.
     pub(crate) fn try_give(&self, job: Job) -> Result<(), Job> {
         // Relaxed, here and below: it says who takes a job; the queue publishes that.
-        if !self.0.is_free.swap(false, Relaxed) {
+        if !self.desk.is_free.swap(false, Relaxed) {
             return Err(job);
         }
-        self.0.bring(Some(job));
+        self.bring(Some(job));
         Ok(())
+    }
+
+    fn bring(&self, job: Option<Job>) {
+        self.desk.jobs.push(job);
+        self.thread.unpark();
     }
 }
 
 impl Drop for CallbackThread {
     fn drop(&mut self) {
-        self.0.bring(None);
+        self.bring(None);
     }
 }
 
 impl Desk {
-    fn bring(&self, job: Option<Job>) {
-        self.jobs.push(job);
-        self.event.notify();
-    }
-
     /// The thread's life.
     fn serve(&self) {
         loop {
-            let ticket = self.event.ticket();
             match self.jobs.pop() {
                 Some(Some(job)) => {
-                    job.run();
+                    // Callbacks' panics are caught one by one; but what the user's code dies with may panic as well.
+                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job.run())) {
+                        std::mem::forget(payload);
+                    }
                     self.is_free.store(true, Relaxed);
                 }
                 Some(None) => return,
-                None => self.event.wait(ticket, None),
+                // A callback that parks as well may have taken our wake-up for its own: so we have looked first.
+                None => thread::park(),
             }
         }
     }
@@ -110,11 +116,46 @@ mod tests {
     }
 
     #[test]
+    fn it_survives_a_job_that_panics() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("on purpose: the payload too");
+            }
+        }
+        let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
+        let (done, sign) = channel();
+        assert!(thread.try_give(job(|| std::panic::resume_unwind(Box::new(Bomb)))).is_ok());
+        let mut left = Some(job(move || done.send(()).expect("the test waits")));
+        eventually(|| {
+            left = left.take().and_then(|job| thread.try_give(job).err());
+            left.is_none()
+        });
+        assert_eq!(sign.recv_timeout(PATIENCE), Ok(()));
+    }
+
+    /// The end comes while a callback waits for something else in the same way.
+    #[test]
+    fn it_ends_though_a_job_takes_its_wake_up() {
+        let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
+        let desk = Arc::clone(&thread.desk);
+        let (begun, begin) = channel();
+        let parks = job(move || {
+            begun.send(()).expect("the test waits");
+            thread::park();
+        });
+        assert!(thread.try_give(parks).is_ok());
+        assert_eq!(begin.recv_timeout(PATIENCE), Ok(()));
+        drop(thread);
+        eventually(|| Arc::strong_count(&desk) == 1);
+    }
+
+    #[test]
     fn it_ends_after_the_job_that_it_has() {
         let (go_on, gate): (Sender<()>, Receiver<()>) = channel();
         let (done, sign) = channel();
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
-        let desk = Arc::clone(&thread.0);
+        let desk = Arc::clone(&thread.desk);
         let waits = job(move || {
             gate.recv().expect("the test goes on");
             done.send(()).expect("the test waits");

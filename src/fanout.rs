@@ -43,7 +43,7 @@ struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     expiries: Vec<Expiry<V>>,
 }
 
-/// The timers of a batch that threads of a pool share.
+/// The timers of a batch that threads share.
 type Shared<V> = Arc<ArrayQueue<Expiry<V>>>;
 
 /// What a worker has for its batches.
@@ -63,7 +63,7 @@ struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 /// Hands claimed timers of `shard` to the executor. The caller holds no `Access`, since callbacks may run right here.
-/// A worker keeps watch over what it hands to a pool.
+/// A worker keeps watch over what several threads may share.
 pub(crate) fn hand_over<K, V>(
     core: &Arc<Core<K, V>>,
     shard: usize,
@@ -155,6 +155,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there are.)
     fn run_from(mut self, waiting: &ArrayQueue<Expiry<V>>) {
         while let Some(expiry) = waiting.pop() {
+            if self.expiries.len() == BATCH_MAX {
+                // A slow callback shall not keep all those before it from being finished.
+                self = self.sibling();
+            }
             // First ours, so that we finish it whatever happens.
             let place = self.expiries.len();
             self.expiries.push(expiry);

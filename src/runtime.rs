@@ -178,7 +178,7 @@ fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K
     let next = worker.next_deadline(now, REVIEW_MAX);
     let until = Worker::<K, V>::sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
-    // A batch that one thread of the pool cannot cope with needs help then.
+    // A batch that one thread cannot cope with needs help then.
     let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));
     if timeout.is_zero() {
         return;

@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 const STRIPES_MAX: usize = 64;
 
 /// Stripes of what threads share without getting in each other's way much. A power of two, with room for the callers, the
-/// workers and the pool of this machine.
+/// workers and those that run callbacks on this machine.
 pub(crate) fn stripe_count() -> usize {
     let cores = available_parallelism().map_or(1, NonZero::get);
     (4 * cores).next_power_of_two().min(STRIPES_MAX)

@@ -60,7 +60,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim<V>>,
-    /// What has been handed over to a pool, and may need help.
+    /// What has been handed over and may need help.
     watch: Watch<K, V>,
     sweeping: bool,
     /// Timers handed over so far.

@@ -5,7 +5,7 @@
 
 mod support;
 
-use shardwheel::{BuildError, Close, Executor, ManualClock, ScheduleError, Scheduler, WeakScheduler};
+use shardwheel::{BuildError, Builder, Close, Executor, ManualClock, ScheduleError, Scheduler, WeakScheduler};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -671,16 +671,19 @@ fn panic_somehow(key: u64) {
     }
 }
 
-fn executors() -> Vec<Executor> {
+/// One for each way to run callbacks; the first is the default.
+fn builders<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static>() -> Vec<Builder<K, V>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
     let custom = Executor::custom(|job| drop(thread::spawn(move || job.run())));
-    vec![Executor::Rayon(Arc::new(pool)), Executor::Inline, custom]
+    let executors = [Executor::Rayon(Arc::new(pool)), Executor::Inline, custom];
+    let with = |executor| Scheduler::builder().executor(executor);
+    [Scheduler::builder()].into_iter().chain(executors.map(with)).collect()
 }
 
 #[test]
 fn promise_09_panicking_callbacks() {
     hush_callbacks();
-    for executor in executors() {
+    for builder in builders() {
         let (ran, hooked) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (seen, seen_by_hook) = (Arc::clone(&ran), Arc::clone(&hooked));
         let hook = move |key: &u64, payload: Box<dyn std::any::Any + Send>| {
@@ -690,7 +693,7 @@ fn promise_09_panicking_callbacks() {
             // Every eighth time the hook panics as well.
             assert!(!key.is_multiple_of(8), "on purpose: the hook");
         };
-        let builder = Scheduler::builder().shards(1).executor(executor).on_panic(hook);
+        let builder = builder.shards(1).on_panic(hook);
         let callback = move |key: &u64, ()| {
             seen.fetch_add(1, SeqCst);
             panic_somehow(*key);
@@ -708,7 +711,7 @@ fn promise_09_panicking_callbacks() {
 #[test]
 fn promise_09_panics_without_a_hook_and_in_drops() {
     hush_callbacks();
-    for executor in executors() {
+    for builder in builders() {
         let ran = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&ran);
         let callback = move |key: &u64, value: Grenade| {
@@ -716,7 +719,7 @@ fn promise_09_panics_without_a_hook_and_in_drops() {
             panic_somehow(*key);
             drop(value);
         };
-        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+        let scheduler = builder.shards(1).build(callback).expect("in range");
         let at = Instant::now() + ms(10);
         for key in 0..400 {
             scheduler.schedule_at(key, Grenade(key % 4 == 3), at).expect("it is open and not full");
@@ -729,7 +732,7 @@ fn promise_09_panics_without_a_hook_and_in_drops() {
 
 #[test]
 fn promise_09_callbacks_may_call_any_operation() {
-    for executor in executors() {
+    for builder in builders() {
         let own: Arc<OnceLock<WeakScheduler<u64, u64>>> = Arc::default();
         let (seen, (sender, done)) = (Arc::clone(&own), channel());
         let callback = move |key: &u64, round: u64| {
@@ -737,7 +740,7 @@ fn promise_09_callbacks_may_call_any_operation() {
             call_everything(&scheduler, *key, round);
             let _ = sender.send(round);
         };
-        let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+        let scheduler = builder.shards(1).build(callback).expect("in range");
         own.set(scheduler.downgrade()).expect("set once");
         scheduler.schedule_with(1, 0, MS).expect("it is open and not full");
         (0..5).for_each(|round| assert_eq!(done.recv_timeout(PATIENCE), Ok(round)));
@@ -1072,12 +1075,12 @@ fn promise_12_closing_does_not_wait_for_a_long_tick() {
 
 #[test]
 fn promise_12_dropping_the_last_handle_inside_a_callback_does_not_deadlock() {
-    for executor in executors() {
+    for builder in builders() {
         let (keys, values) = (Ledger::default(), Ledger::default());
         let own: Arc<Mutex<Option<Scheduler<support::Token, support::Token>>>> = Arc::default();
         let seen = Arc::clone(&own);
         let callback = move |_: &support::Token, _: support::Token| drop(lock(&seen).take());
-        let scheduler = Scheduler::builder().shards(2).executor(executor).build(callback).expect("in range");
+        let scheduler = builder.shards(2).build(callback).expect("in range");
         for id in 0..100 {
             let delay = if id == 0 { ms(30) } else { HOUR };
             scheduler.schedule_with(keys.token(id), values.token(id), delay).expect("it is open and not full");

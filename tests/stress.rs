@@ -62,7 +62,7 @@ fn stress(length: Duration) {
         bar.finish_and_clear();
         let (control, lone) = (control.join().expect("no panic"), lone.join().expect("no panic"));
         println!("{seed} rounds, {total} timers; late: {worst:?}, lone {lone:?}, a mere sleep {control:?}");
-        // A callback waits for the processor three times: its worker's wake-up, the pool's, and both behind busy callers.
+        // A callback waits for the processor three times: its worker's wake-up, its own thread's, and both behind busy callers.
         let bound = ms(250) + 20 * control;
         assert!(worst < bound && lone < bound, "late by {worst:?}, a lone timer by {lone:?}; the bound is {bound:?}");
     });

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Ends, HOUR, Ledger, MS, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within};
+use support::{
+    Ends, Gate, HOUR, Ledger, MS, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within,
+};
 
 /// The callers of every stress here.
 const CALLERS: u64 = 4;
@@ -452,9 +454,9 @@ fn slow_callbacks_hold_up_no_other_of_their_batch() {
 
 /// `None` is the scheduler's own pool.
 fn all_but_one_thread_stuck(pool: Option<u64>, timers: u64, expire: Expire) {
-    let cores = || thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    // Its shard has a thread besides, but at the end.
-    let threads = pool.unwrap_or_else(|| cores() + u64::from(expire != Expire::AtClose));
+    // Rayon's own pool has as many. The shard has a thread besides, but at the end.
+    let own = || rayon::current_num_threads() as u64 + u64::from(expire != Expire::AtClose);
+    let threads = pool.unwrap_or_else(own);
     let stuck = (threads - 1).min(timers - 1);
     let (begun, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (first, others) = (Arc::clone(&begun), Arc::clone(&done));
@@ -520,6 +522,33 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
         assert!(!is_one_batch || second.is_none_or(|at| at >= due + MS), "another thread came too early");
         rounds += u64::from(is_one_batch);
     }
+}
+
+/// It is the last of its batch that runs, and all those before it have ended.
+#[test]
+fn a_slow_callback_keeps_few_others_from_being_finished() {
+    const TIMERS: u64 = 1000;
+    let (keys, gate) = (Ledger::default(), Arc::new(Gate::default()));
+    let (seen, ran) = (Arc::clone(&gate), AtomicU64::new(0));
+    let callback = move |_: &Token, ()| {
+        if ran.fetch_add(1, SeqCst) == TIMERS - 1 {
+            seen.pass();
+        }
+    };
+    let scheduler = Scheduler::builder().shards(1).build(callback).expect("in range");
+    let due = Instant::now() + ms(100);
+    (0..TIMERS).for_each(|key| ignore(scheduler.schedule_at(keys.token(key), (), due)));
+    eventually("it begins", || gate.arrived() == 1);
+    let (others, next) = (Ledger::default(), AtomicU64::new(TIMERS));
+    eventually("most keys are gone", || {
+        // More timers end, so that somebody drops the keys of those before.
+        for _ in 0..200 {
+            let key = next.fetch_add(1, SeqCst);
+            assert!(scheduler.schedule(others.token(key), HOUR).is_ok() && scheduler.cancel(&key).is_some());
+        }
+        keys.alive() < TIMERS as usize * 3 / 4
+    });
+    gate.open();
 }
 
 /// The worker looks after a batch once, and sleeps on.
@@ -647,19 +676,28 @@ fn a_backlog_stays_pending_and_is_made_up_for() {
 fn callbacks_run_where_their_executor_says() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "mine".into()).build().expect("a pool");
     let homes = |executor: Option<Executor>| {
+        // One thread may be all that there is; else the second callback comes while the first one keeps its thread.
+        let gate = Arc::new(Gate::default());
+        if executor.is_some() {
+            gate.open();
+        }
         let (sender, homes) = channel();
-        let callback = move |_: &u64, stay: Duration| {
+        let seen = Arc::clone(&gate);
+        let callback = move |key: &u64, ()| {
             sender.send(thread::current().name().map(str::to_owned)).expect("the test waits");
-            thread::sleep(stay);
+            if *key == 1 {
+                seen.pass();
+            }
         };
         let builder = executor.into_iter().fold(Scheduler::builder().shards(1), Builder::executor);
         let scheduler = builder.build(callback).expect("in range");
-        let home = |key, stay| {
-            assert!(scheduler.schedule_with(key, stay, MS).is_ok());
+        let home = |key| {
+            assert!(scheduler.schedule(key, MS).is_ok());
             homes.recv_timeout(PATIENCE).expect("it fires").expect("its thread has a name")
         };
-        // The second comes while the first is busy.
-        [home(1, 4 * SOON), home(2, Duration::ZERO)]
+        let homes = [home(1), home(2)];
+        gate.open();
+        homes
     };
     assert_eq!(homes(Some(Executor::Rayon(Arc::new(pool)))), ["mine"; 2]);
     assert_eq!(homes(Some(Executor::Inline)), ["shardwheel-0"; 2]);
