@@ -48,7 +48,7 @@ where
         timers: impl IntoIterator<Item = (K, V, Duration)>,
     ) -> Vec<Result<Option<V>, ScheduleError<K, V>>> {
         let now = self.clock().now();
-        let start = |place, (key, value, delay), access: &Access| {
+        let start = |place, (key, value, delay), access: &mut Access| {
             let due = self.clock().due_after(now, delay, self.shard(place).hand());
             self.start_at(place, key, value, due, self.repeats(), access).map(|(_, replaced)| replaced)
         };
@@ -108,7 +108,7 @@ where
         &self,
         items: impl IntoIterator<Item = T>,
         key: impl Fn(&T) -> &Q,
-        mut each: impl FnMut(Place, T, &Access) -> R,
+        mut each: impl FnMut(Place, T, &mut Access) -> R,
     ) -> Vec<R> {
         let mut items = items.into_iter();
         let mut answers = Vec::with_capacity(items.size_hint().0);
@@ -123,11 +123,11 @@ where
             if chunk.is_empty() {
                 return answers;
             }
-            let access = Access::new(&ordinal);
+            let mut access = Access::new(&ordinal);
             for &(place, _) in &chunk {
                 self.shard(place).prefetch_first(place.hash);
             }
-            answers.extend(chunk.drain(..).map(|(place, item)| each(place, item, &access)));
+            answers.extend(chunk.drain(..).map(|(place, item)| each(place, item, &mut access)));
         }
     }
 }

@@ -65,7 +65,7 @@ where
             Repeats::IfWanted => Repeats::IfWanted,
             _ => Repeats::Every(Period { copy: V::clone, length_ns, missed, deadline_ns, tick: due.tick }),
         };
-        let scheduled = self.start_at(place, key, value, due, repeats, &Access::new(&thread::ordinal()));
+        let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()));
         scheduled.map(|(_, replaced)| replaced)
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its threads.
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers.
 /// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds at most while the
 /// caches miss; what exactly is promised for which call stands in ARCHITECTURE.md's progress table.
 ///
@@ -322,7 +322,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         shard.prefetch(place.hash);
         let due = due(self.clock(), shard);
         let repeats = self.repeats();
-        let scheduled = self.start_at(place, key, value, due, repeats, &Access::new(&thread::ordinal()))?;
+        let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
         Ok((place, scheduled))
     }
 
@@ -335,7 +335,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         due: Due,
         repeats: Repeats<V>,
-        access: &Access,
+        access: &mut Access,
     ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
         let count = |event| core.counters.add(access.ordinal, event, 1);
@@ -503,7 +503,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
-    /// Works from any thread, callbacks included. Joins the scheduler's threads, unless it is called from a callback. Callbacks that
+    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
     /// were handed over before still run. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
     /// thread that holds one itself that would be for ever, so there it discards instead.

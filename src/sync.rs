@@ -8,6 +8,13 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, 
 /// Memory that is reclaimed once nobody can still be looking at it.
 pub(crate) mod epoch {
     pub(crate) use crossbeam_epoch::{Guard, pin};
+
+    /// Lets other threads run. Meanwhile the calling one is not present: what it could reach may be gone afterwards.
+    pub(crate) fn step_aside(guard: &mut Guard) {
+        guard.repin_after(std::thread::yield_now);
+        // Collects what became free.
+        guard.flush();
+    }
 }
 
 /// Sizes that a model must shrink to stay explorable.
@@ -19,6 +26,8 @@ pub(crate) mod size {
     /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four of them and a pointer
     /// are what crossbeam-epoch defers without an allocation.)
     pub(crate) const STRANDS: usize = 4;
+    /// So many batches may wait for their grace period, besides as many nodes as are in use, before a caller steps aside for that.
+    pub(crate) const WAITING_BATCHES: u64 = 16;
     /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.
     pub(crate) const MAILBOX_SEGMENT: usize = if cfg!(miri) { 12 } else { 1020 };
     /// The index may be so many times as full as it should be before a caller sees to it.

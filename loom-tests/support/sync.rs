@@ -11,6 +11,8 @@ pub(crate) mod size {
 
     /// Callers grow the index as soon as it is full.
     pub(crate) const CROWDED: u32 = 1;
+    /// They step aside as soon as there is any use in that.
+    pub(crate) const WAITING_BATCHES: u64 = 0;
 }
 pub(crate) use std::sync::atomic::Ordering;
 
@@ -892,6 +894,14 @@ pub(crate) mod epoch {
         Guard { id }
     }
 
+    /// While a thread is not present here, another one may run: `unpin` and `pin` are steps like others.
+    pub(crate) fn step_aside(guard: &mut Guard) {
+        unpin(guard.id);
+        let pinned = pin();
+        guard.id = pinned.id;
+        std::mem::forget(pinned);
+    }
+
     /// True if anything was deferred that the calling thread has not acquired.
     fn has_news() -> bool {
         BOOK.with_borrow(|book| book.acquired.get(&current().id()).copied().unwrap_or_default() < book.defer_count)
@@ -925,25 +935,28 @@ pub(crate) mod epoch {
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            if !in_model() {
-                return;
+            if in_model() {
+                unpin(self.id);
             }
-            let edges = edges();
-            if let Some(edges) = &edges {
-                edges.of(self.id).fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn unpin(id: u64) {
+        let edges = edges();
+        if let Some(edges) = &edges {
+            edges.of(id).fetch_add(1, Ordering::Release);
+        }
+        BOOK.with_borrow_mut(|book| {
+            book.pinned.remove(&id);
+            book.last_gone.insert(current().id(), id);
+            for deferred in &mut book.deferred {
+                deferred.waits_for.remove(&id);
             }
-            BOOK.with_borrow_mut(|book| {
-                book.pinned.remove(&self.id);
-                book.last_gone.insert(current().id(), self.id);
-                for deferred in &mut book.deferred {
-                    deferred.waits_for.remove(&self.id);
-                }
-            });
-            while edges.is_some()
-                && let Some(deferred) = next_ripe()
-            {
-                run(deferred);
-            }
+        });
+        while edges.is_some()
+            && let Some(deferred) = next_ripe()
+        {
+            run(deferred);
         }
     }
 

@@ -156,8 +156,8 @@ impl World {
         repeats: Repeats<Value>,
     ) -> Result<(Identity, Option<u32>), Sealed> {
         let ordinal = ordinal(thread);
-        let access = Access::new(&ordinal);
-        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), repeats, &access) {
+        let mut access = Access::new(&ordinal);
+        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), repeats, &mut access) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
                 assert_eq!((k.name, v.name), (key, value), "key and value come back");

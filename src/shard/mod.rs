@@ -194,7 +194,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         value: V,
         due: Due,
         repeats: Repeats<V>,
-        access: &Access,
+        access: &mut Access,
     ) -> Result<(Identity, Option<V>), Refused<K, V>> {
         let node = self
             .slab

@@ -25,7 +25,8 @@ use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::AtomicWord;
 use super::{Access, shielded};
-use crate::sync::size::{BATCH, STRANDS};
+use crate::sync::epoch::step_aside;
+use crate::sync::size::{BATCH, STRANDS, WAITING_BATCHES};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
@@ -41,6 +42,9 @@ pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
     let most = if std::mem::needs_drop::<K>() { 1 } else { 4 };
     BATCH * (8 / shard_count).clamp(1, most) as u32
 }
+
+/// How often a caller steps aside for nodes to come back, before it takes new ones.
+const STEPS_ASIDE: usize = 4;
 
 /// Stale hints that are not worth a sweep.
 const STALE_SLACK: u64 = 1024;
@@ -283,6 +287,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if 2^28 nodes are in use.
+    ///
+    /// What the caller has reached before may be gone afterwards: see `refill`.
     #[inline]
     pub(super) fn allocate(
         &self,
@@ -291,7 +297,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         value: V,
         deadline: Deadline,
         repeats: Repeats<V>,
-        access: &Access,
+        access: &mut Access,
     ) -> Result<u32, Homeless<K, V>> {
         let Some(node) = self.next_usable(access) else {
             return Err(Homeless(key, value));
@@ -324,7 +330,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// A free node with a new generation.
     #[inline]
-    fn next_usable(&self, access: &Access) -> Option<u32> {
+    fn next_usable(&self, access: &mut Access) -> Option<u32> {
         loop {
             let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
             let generation = &self.tail(node).generation;
@@ -372,8 +378,35 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first.
+    ///
+    /// A thread that was stopped in the middle of a call keeps all others' nodes from coming back, and with many more callers than
+    /// cores there is always one. Who would go on with new nodes would use up its slice of time, and memory, while that thread
+    /// waits for its turn. So it steps aside, a few times: a bound, so that it waits for nobody.
     #[cold]
-    fn refill(&self, access: &Access) -> Option<u32> {
+    fn refill(&self, access: &mut Access) -> Option<u32> {
+        let mut steps = 0..STEPS_ASIDE;
+        loop {
+            if let Some(node) = self.refill_used(access) {
+                return Some(node);
+            }
+            if !self.is_held_up() || steps.next().is_none() {
+                break;
+            }
+            step_aside(&mut access.guard);
+        }
+        let (chain, len) = self.fresh()?;
+        self.keep(chain, len, access)
+    }
+
+    /// True if more nodes wait for their grace period than are in use. (About: those that others have brought back this very
+    /// moment count as well.)
+    fn is_held_up(&self) -> bool {
+        // Signed: a batch may be counted out before it is counted in.
+        let in_use = (self.census.in_use.load(Relaxed) as i64).max(0) as u64;
+        u64::from(self.extent()) > 2 * in_use + WAITING_BATCHES * u64::from(self.batch)
+    }
+
+    fn refill_used(&self, access: &Access) -> Option<u32> {
         if let Some(chain) = self.pop_batch(&self.clean, access) {
             return self.keep(chain, self.batch, access);
         }
@@ -385,8 +418,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             self.push_batch(&self.clean, chain);
             return Some(node);
         }
-        let (chain, len) = self.fresh()?;
-        self.keep(chain, len, access)
+        None
     }
 
     /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
@@ -590,9 +622,9 @@ mod tests {
             static SLAB: Arc<Slab<Key, ()>> = Arc::new(Slab::new(4));
             static STARTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
         }
-        fn with_access<R>(run: impl FnOnce(&Arc<Slab<Key, ()>>, &Access) -> R) -> R {
+        fn with_access<R>(run: impl FnOnce(&Arc<Slab<Key, ()>>, &mut Access) -> R) -> R {
             let ordinal = crate::thread::ordinal();
-            SLAB.with(|slab| run(slab, &Access::new(&ordinal)))
+            SLAB.with(|slab| run(slab, &mut Access::new(&ordinal)))
         }
         fn start(starts_another: bool) -> u32 {
             let node = with_access(|slab, access| {
@@ -628,6 +660,49 @@ mod tests {
         started.sort_unstable();
         assert_eq!(started, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(with_access(|slab, _| slab.census.in_use.load(Relaxed)), 8);
+    }
+
+    /// One thread is stopped in the middle of every call, as it were: it is present, and lets others run. On the same core, so that
+    /// nothing comes back until they let it run in turn.
+    #[cfg(not(any(miri, feature = "loom")))]
+    #[test]
+    fn a_caller_that_uses_up_the_nodes_lets_others_run() {
+        use super::super::word::End;
+        use std::sync::atomic::AtomicBool;
+
+        let core = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
+        let ended = AtomicBool::new(false);
+        let slab = Arc::new(Slab::<u64, ()>::new(BATCH));
+        let pin = || core.is_some_and(core_affinity::set_for_current);
+        let is_pinned = std::thread::scope(|scope| {
+            let present = scope.spawn(|| {
+                let is_pinned = pin();
+                while !ended.load(Relaxed) {
+                    let _guard = crate::sync::epoch::pin();
+                    std::thread::yield_now();
+                }
+                is_pinned
+            });
+            let caller = scope.spawn(|| {
+                let is_pinned = pin();
+                let ordinal = crate::thread::ordinal();
+                for key in 0..1_000_000 {
+                    let mut access = Access::new(&ordinal);
+                    let node = slab.allocate(0, key, (), Deadline::NEVER, Repeats::Never, &mut access);
+                    let node = node.unwrap_or_else(|_| panic!("there are nodes"));
+                    let word = &slab.head(node).word;
+                    word.publish();
+                    assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
+                    slab.retire(node, &access);
+                }
+                is_pinned
+            });
+            let caller = caller.join();
+            ended.store(true, Relaxed);
+            caller.expect("it does not panic") && present.join().expect("nor does this")
+        });
+        let most = 4 * BATCH * WAITING_BATCHES as u32;
+        assert!(!is_pinned || slab.extent() < most, "{} nodes, one in use", slab.extent());
     }
 
     /// In a model there is memory behind everything.
