@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
 /// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers.
-/// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds at most while the
-/// caches miss; what exactly is promised for which call stands in ARCHITECTURE.md's progress table.
+/// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds while the caches miss (with more
+/// calling threads than cores, a `schedule` may give way to others); what exactly is promised for which call stands in
+/// ARCHITECTURE.md's progress table.
 ///
 /// ```
 /// use shardwheel::Scheduler;

@@ -9,11 +9,25 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, 
 pub(crate) mod epoch {
     pub(crate) use crossbeam_epoch::{Guard, pin};
 
-    /// Lets other threads run. Meanwhile the calling one is not present: what it could reach may be gone afterwards.
-    pub(crate) fn step_aside(guard: &mut Guard) {
-        guard.repin_after(std::thread::yield_now);
-        // Collects what became free.
-        guard.flush();
+    /// Lets other threads run. Meanwhile the calling one is not present: what it could reach may be gone afterwards. Whatever anybody
+    /// has deferred may run in here. False, and nothing done, if the thread cannot leave: it holds another guard.
+    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
+        // A thread in its last breath looks as if it were not present; and a guard of its cannot be pinned again.
+        if !crossbeam_epoch::is_pinned() {
+            return false;
+        }
+        let has_left = guard.repin_after(|| {
+            let has_left = !crossbeam_epoch::is_pinned();
+            if has_left {
+                std::thread::yield_now();
+            }
+            has_left
+        });
+        if has_left {
+            // Collects what became free.
+            guard.flush();
+        }
+        has_left
     }
 }
 

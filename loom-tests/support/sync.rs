@@ -831,9 +831,11 @@ pub(crate) mod epoch {
     #[derive(Default)]
     struct Edges {
         /// From a guard that goes to whoever runs something deferred: each has one of its own, as long as there are few.
-        gone: [AtomicU64; 16],
+        gone: [AtomicU64; 32],
         /// From each `defer` to the guards after it.
         deferred: AtomicU64,
+        /// Orders nothing: a moment at which another thread may run.
+        away: AtomicU64,
     }
 
     #[derive(Default)]
@@ -894,12 +896,16 @@ pub(crate) mod epoch {
         Guard { id }
     }
 
-    /// While a thread is not present here, another one may run: `unpin` and `pin` are steps like others.
-    pub(crate) fn step_aside(guard: &mut Guard) {
+    /// No model holds two guards at a time, so a thread can always leave. While it has, others may run.
+    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         unpin(guard.id);
+        if let Some(edges) = edges() {
+            edges.away.fetch_add(1, Ordering::Relaxed);
+        }
         let pinned = pin();
         guard.id = pinned.id;
         std::mem::forget(pinned);
+        true
     }
 
     /// True if anything was deferred that the calling thread has not acquired.
