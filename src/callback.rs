@@ -71,11 +71,16 @@ pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     result
 }
 
-/// Drops something of the user's, whose destructor may panic: nobody is left whom that would concern.
-pub(crate) fn drop_quietly<T>(dropped: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(dropped))) {
+/// Runs what may panic though nobody is left whom that would concern; not even when the payload is dropped.
+pub(crate) fn quietly(run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
         std::mem::forget(payload);
     }
+}
+
+/// Drops something of the user's, whose destructor may panic.
+pub(crate) fn drop_quietly<T>(dropped: T) {
+    quietly(|| drop(dropped));
 }
 
 impl<V> Expiry<V> {

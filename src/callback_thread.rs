@@ -1,12 +1,12 @@
 //! A thread that waits for batches of callbacks, one at a time.
 //!
 //! A pool would do the same, for more: a thread of rayon's that has run a job looks around for others, and gives way some 30 times,
-//! before it sleeps. With a timer or two per tick that costs more than all the rest.
+//! before it sleeps. With a timer or two per tick that costs as much as all the rest (`docs/benchmarks.md`).
 
+use crate::callback::quietly;
 use crate::executor::Job;
 use crossbeam_queue::SegQueue;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, Thread};
@@ -60,9 +60,7 @@ impl Desk {
             match self.jobs.pop() {
                 Some(Some(job)) => {
                     // Callbacks' panics are caught one by one; but what the user's code dies with may panic as well.
-                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job.run())) {
-                        std::mem::forget(payload);
-                    }
+                    quietly(|| job.run());
                     self.is_free.store(true, Relaxed);
                 }
                 Some(None) => return,
@@ -93,6 +91,15 @@ mod tests {
         }
     }
 
+    /// As soon as the thread is free.
+    fn give(thread: &CallbackThread, job: Job) {
+        let mut left = Some(job);
+        eventually(|| {
+            left = left.take().and_then(|job| thread.try_give(job).err());
+            left.is_none()
+        });
+    }
+
     #[test]
     fn it_takes_one_job_after_the_other_and_none_meanwhile() {
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
@@ -104,11 +111,7 @@ mod tests {
                 done.send(round).expect("the test waits");
             });
             // It tells us of a job's end before it is free.
-            let mut left = Some(waits);
-            eventually(|| {
-                left = left.take().and_then(|job| thread.try_give(job).err());
-                left.is_none()
-            });
+            give(&thread, waits);
             assert!(thread.try_give(job(|| panic!("it is busy"))).is_err());
             go_on.send(()).expect("the job waits");
             assert_eq!(sign.recv_timeout(PATIENCE), Ok(round));
@@ -126,11 +129,7 @@ mod tests {
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
         let (done, sign) = channel();
         assert!(thread.try_give(job(|| std::panic::resume_unwind(Box::new(Bomb)))).is_ok());
-        let mut left = Some(job(move || done.send(()).expect("the test waits")));
-        eventually(|| {
-            left = left.take().and_then(|job| thread.try_give(job).err());
-            left.is_none()
-        });
+        give(&thread, job(move || done.send(()).expect("the test waits")));
         assert_eq!(sign.recv_timeout(PATIENCE), Ok(()));
     }
 

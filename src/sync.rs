@@ -12,7 +12,7 @@ pub(crate) mod epoch {
     /// Lets other threads run. Meanwhile the calling one is not present: what it could reach may be gone afterwards. Whatever anybody
     /// has deferred may run in here. False, and nothing done, if the thread cannot leave: it holds another guard.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
-        // A thread in its last breath looks as if it were not present; and a guard of its cannot be pinned again.
+        // A thread in its last breath looks as if it were not present; and its guard cannot be pinned again.
         if !crossbeam_epoch::is_pinned() {
             return false;
         }

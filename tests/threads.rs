@@ -6,6 +6,7 @@ mod support;
 
 use shardwheel::{Builder, Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
 use std::cell::Cell;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
@@ -384,9 +385,8 @@ fn the_last_handle_may_go_inside_a_callback() {
         let own: Arc<Mutex<Option<Scheduler<u64, Token>>>> = Arc::default();
         let (seen, values) = (Arc::clone(&own), Ledger::default());
         let executor = if round % 2 == 0 { Some(Executor::Inline) } else { None };
-        let builder = Scheduler::builder().shards(2);
-        let builder = executor.into_iter().fold(builder, |builder, executor| builder.executor(executor));
-        let scheduler = builder.build(move |_: &u64, _: Token| drop(lock(&seen).take())).expect("in range");
+        let scheduler =
+            with(executor).shards(2).build(move |_: &u64, _: Token| drop(lock(&seen).take())).expect("in range");
         for key in 0..50 {
             scheduler.schedule_with(key, values.token(key), ms(3 + key)).expect("it is open and not full");
         }
@@ -421,12 +421,15 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// `None` is the scheduler's own.
+fn with<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static>(executor: Option<Executor>) -> Builder<K, V> {
+    executor.into_iter().fold(Scheduler::builder(), Builder::executor)
+}
+
 /// One shard, and a pool of so many threads; `None` is the scheduler's own.
 fn on_pool(threads: Option<u64>) -> Builder<u64, ()> {
-    threads.into_iter().fold(Scheduler::builder().shards(1), |builder, threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
-        builder.executor(Executor::Rayon(Arc::new(pool)))
-    })
+    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
+    with(threads.map(|threads| Executor::Rayon(Arc::new(pool(threads))))).shards(1)
 }
 
 /// How a batch comes to its pool.
@@ -689,8 +692,7 @@ fn callbacks_run_where_their_executor_says() {
                 seen.pass();
             }
         };
-        let builder = executor.into_iter().fold(Scheduler::builder().shards(1), Builder::executor);
-        let scheduler = builder.build(callback).expect("in range");
+        let scheduler = with(executor).shards(1).build(callback).expect("in range");
         let home = |key| {
             assert!(scheduler.schedule(key, MS).is_ok());
             homes.recv_timeout(PATIENCE).expect("it fires").expect("its thread has a name")
@@ -744,8 +746,7 @@ fn no_thread_outlives_its_scheduler() {
     for executor in [None, Some(Executor::Inline)] {
         let wanted = (1, usize::from(executor.is_none()));
         for _ in 0..5 {
-            let builder = executor.clone().into_iter().fold(Scheduler::builder().shards(100), Builder::executor);
-            let scheduler = builder.build(|_: &u64, ()| {}).expect("in range");
+            let scheduler = with(executor.clone()).shards(100).build(|_: &u64, ()| {}).expect("in range");
             assert!(scheduler.schedule(1, HOUR).is_ok());
             eventually("all have started", || ours() == wanted);
             within(PATIENCE, "it ends", move || drop(scheduler));

@@ -1,0 +1,170 @@
+//! Nodes that go and come back, and the memory behind them.
+
+use super::*;
+
+#[test]
+fn more_shards_or_a_destructor_make_smaller_batches() {
+    let batches = |len: fn(usize) -> u32| [1, 2, 4, 8, 64].map(|shard_count| len(shard_count) / BATCH);
+    assert_eq!(batches(batch_len::<u64>), [4, 4, 2, 1, 1]);
+    assert_eq!(batches(batch_len::<String>), [1; 5]);
+}
+
+/// The destructor of a key starts a timer, which takes a batch, while another batch is on its way to the same thread.
+#[cfg(not(feature = "loom"))]
+#[test]
+fn no_batch_is_lost_when_a_destructor_takes_another() {
+    use super::super::word::End;
+    use std::cell::RefCell;
+
+    struct Key {
+        starts_another: bool,
+    }
+    impl Drop for Key {
+        fn drop(&mut self) {
+            if self.starts_another {
+                start(false);
+            }
+        }
+    }
+    thread_local! {
+        static SLAB: Arc<Slab<Key, ()>> = Arc::new(Slab::new(4));
+        static STARTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    }
+    fn with_access<R>(run: impl FnOnce(&Arc<Slab<Key, ()>>, &mut Access) -> R) -> R {
+        let ordinal = crate::thread::ordinal();
+        SLAB.with(|slab| run(slab, &mut Access::new(&ordinal)))
+    }
+    fn start(starts_another: bool) -> u32 {
+        let node = with_access(|slab, access| {
+            slab.allocate(0, Key { starts_another }, (), Deadline::NEVER, Repeats::Never, access)
+        });
+        let node = node.unwrap_or_else(|_| panic!("there are nodes"));
+        STARTED.with_borrow_mut(|started| started.push(node));
+        node
+    }
+
+    for starts_another in [true, false, false, false] {
+        let node = start(starts_another);
+        with_access(|slab, access| {
+            let word = &slab.head(node).word;
+            word.publish();
+            assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
+            slab.retire(node, access);
+        });
+    }
+    let begin = std::time::Instant::now();
+    while with_access(|slab, access| {
+        access.guard.flush();
+        slab.ripe.0.load(Relaxed) == 0
+    }) {
+        assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
+        std::thread::yield_now();
+    }
+    STARTED.take();
+    for _ in 0..7 {
+        start(false);
+    }
+    let mut started = STARTED.take();
+    started.sort_unstable();
+    assert_eq!(started, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(with_access(|slab, _| slab.census.in_use.load(Relaxed)), 8);
+}
+
+/// Starts a timer and ends it.
+#[cfg(not(any(miri, feature = "loom")))]
+fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
+    let ordinal = crate::thread::ordinal();
+    let mut access = Access::new(&ordinal);
+    let node = slab.allocate(0, key, (), Deadline::NEVER, Repeats::Never, &mut access);
+    let node = node.unwrap_or_else(|_| panic!("there are nodes"));
+    let word = &slab.head(node).word;
+    word.publish();
+    assert!(word.kill(word.load(), super::super::word::End::Done).is_ok() && word.unlink());
+    slab.retire(node, &access);
+    slab.tidy(&access);
+}
+
+/// Runs `step` again and again, while another thread is stopped in the middle of every call, as it were: it is present, and lets
+/// others run. On the same core, so that nothing comes back until they let it run in turn. False if that is impossible.
+#[cfg(not(any(miri, feature = "loom")))]
+fn beside_a_stopped_thread(steps: usize, step: impl Fn() + Sync) -> bool {
+    use std::sync::atomic::AtomicBool;
+
+    let core = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
+    let pin = || core.is_some_and(core_affinity::set_for_current);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let present = scope.spawn(|| {
+            pin();
+            while !ended.load(Relaxed) {
+                let _guard = crate::sync::epoch::pin();
+                std::thread::yield_now();
+            }
+        });
+        let caller = scope.spawn(|| {
+            let is_pinned = pin();
+            (0..steps).for_each(|_| step());
+            is_pinned
+        });
+        let caller = caller.join();
+        ended.store(true, Relaxed);
+        present.join().expect("it does not panic");
+        caller.expect("nor does this")
+    })
+}
+
+#[cfg(not(any(miri, feature = "loom")))]
+#[test]
+fn a_caller_that_uses_up_the_nodes_lets_others_run() {
+    let extent = || {
+        let slab = Arc::new(Slab::new(BATCH));
+        beside_a_stopped_thread(100_000, || start_and_end(&slab, 0)).then(|| slab.extent())
+    };
+    // A thread of another test that is stopped in a call holds all up, wherever it is.
+    let runs = [(); 10].map(|()| extent());
+    let most = 4 * BATCH * WAITING_BATCHES as u32;
+    assert!(runs.iter().any(|run| run.is_none_or(|extent| extent < most)), "nodes for one timer at a time: {runs:?}");
+}
+
+/// A caller that gives way runs what the application has deferred. That starts a timer, and so takes a batch for this thread; it
+/// ends the timer, and so drops keys, and lays a batch ready for all.
+#[cfg(not(any(miri, feature = "loom")))]
+#[test]
+fn no_batch_is_lost_when_something_deferred_takes_another() {
+    let slab = Arc::new(Slab::new(BATCH));
+    // An assertion in `keep` would tell.
+    beside_a_stopped_thread(100_000, || {
+        start_and_end(&slab, Box::new(0));
+        let own = Arc::clone(&slab);
+        crate::sync::epoch::pin().defer(move || start_and_end(&own, Box::new(0)));
+    });
+}
+
+/// In a model there is memory behind everything.
+#[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
+#[test]
+fn populated_nodes_are_used_without_a_wait_for_the_system() {
+    /// Pages that this thread has waited for so far.
+    fn faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("it is there on Linux");
+        let fields = stat.rsplit(')').next().expect("the name ends in one").split_whitespace();
+        fields.skip(7).step_by(2).take(2).map(|field| field.parse::<u64>().expect("a count")).sum()
+    }
+    // Arrays of this size are not made of memory that was in use before.
+    let nodes = (1 << 21)..(1 << 21) + (1 << 15);
+    let faults_when_used = || {
+        let slab = Slab::<u64, u64>::new(BATCH);
+        slab.heads.reserve(nodes.start);
+        slab.tails.reserve(nodes.start);
+        assert_eq!(slab.populate(nodes.clone()), nodes.end);
+        let before = faults();
+        for node in nodes.clone() {
+            slab.head(node).next.store_pair(1, 1);
+            slab.tail(node).hash.store(1, Relaxed);
+        }
+        faults() - before
+    };
+    // The code's own pages, on the first run, and who knows what else on a busy system, count as well.
+    let runs = [(); 5].map(|()| faults_when_used());
+    assert!(runs.contains(&0), "{runs:?}");
+}
