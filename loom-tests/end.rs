@@ -100,14 +100,54 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     drop(access);
     let goer = spawn({
         let world = world.clone();
-        // SAFETY: the only use of a key is that of the claimed timer.
-        move || unsafe { world.shard.drop_leftover_keys() }
+        move || world.go()
     });
     outcome((value.name, world.shard.with_claimed_key(&claimed, |_| ())));
     world.shard.finish(claimed, &Access::new(&ordinal));
-    // SAFETY: as above, and finished.
+    // SAFETY: no call uses a key, and the timer is finished.
     unsafe { world.shard.drop_key(node) };
-    join(goer);
+    assert_eq!(join(goer), [], "its value was taken");
+});
+
+/// The scheduler goes while somebody cancels by a timer's handle, and the worker takes a last turn.
+const CANCEL_OR_GO: Model = Model::new("cancel_or_go", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    world.given(2, 8, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let canceller = spawn({
+        let world = world.clone();
+        move || world.cancel_this(1, timer)
+    });
+    let goer = spawn({
+        let world = world.clone();
+        move || world.go()
+    });
+    if parameter() == 1 {
+        worker.turn(5);
+    }
+    let (cancelled, gone) = (join(canceller), join(goer));
+    let mut out: Vec<_> = gone.iter().copied().chain(cancelled).chain(worker.fired()).collect();
+    out.sort_unstable();
+    assert_eq!(out, [7, 8], "every value comes out once");
+    outcome((cancelled.is_some(), worker.fired().len()));
+    drop(worker);
+    world.drop_keys();
+})
+.preemptions(2)
+.reclaims_early();
+
+/// The scheduler goes while somebody moves a timer by its handle.
+const MOVE_OR_GO: Model = Model::new("move_or_go", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let mover = spawn({
+        let world = world.clone();
+        move || world.reschedule_this(1, timer, 3)
+    });
+    assert_eq!(world.go(), [7], "nothing else ends it");
+    outcome(join(mover));
 });
 
 #[test]
@@ -130,11 +170,28 @@ fn a_key_goes_once_after_its_last_use() {
 }
 
 #[test]
+fn a_value_goes_once_when_the_last_handle_does() {
+    set_parameter(0);
+    CANCEL_OR_GO.reaches(&[(false, 0), (true, 0)]);
+    set_parameter(1);
+    CANCEL_OR_GO.reaches(&[(false, 0), (false, 1), (false, 2), (true, 0), (true, 1)]);
+    MOVE_OR_GO.reaches(&[false, true]);
+}
+
+#[test]
 fn leaving_a_node_must_be_one_step() {
     let finish = place("word.rs", "self.0.fetch_or(DONE, AcqRel)");
     let unlink = place("word.rs", "self.0.fetch_or(UNLINKED, Release)");
     FINISH_OR_UNLINK.kills(finish, Change::Tear, "the node is lost");
     FINISH_OR_UNLINK.kills(unlink, Change::Tear, "lost");
+}
+
+#[test]
+fn an_end_must_be_one_step() {
+    set_parameter(0);
+    for end in ["self.0.compare_exchange(seen.0, flags", "self.0.compare_exchange(seen.0, Word::replaced_by"] {
+        CANCEL_OR_GO.kills(place("word.rs", end), Change::Tear, "dropped twice");
+    }
 }
 
 #[test]
@@ -145,7 +202,8 @@ fn a_key_must_be_taken_in_one_step_after_its_release() {
     FINISH_OR_GO.kills(place("word.rs", "self.0.fetch_and(!KEY, Relaxed)"), Change::Tear, "Causality violation");
 }
 
-const MODELS: &[Model] = &[FINISH_OR_UNLINK, CANCEL_OR_UNLINK, LONG_GONE_OR_REUSE, FINISH_OR_GO];
+const MODELS: &[Model] =
+    &[FINISH_OR_UNLINK, CANCEL_OR_UNLINK, LONG_GONE_OR_REUSE, FINISH_OR_GO, CANCEL_OR_GO, MOVE_OR_GO];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -16,7 +16,9 @@ mod size {
 }
 
 use std::rc::Rc;
-use support::{Change, Model, Run, Worker, World, join, outcome, place, spawn};
+use support::{
+    Change, Gate, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn, stall_at_gate,
+};
 use sync::{AtomicU64, Ordering};
 
 /// Timer 7 of key 1, due at 5, is firing.
@@ -224,6 +226,53 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
 })
 .reclaims_early();
 
+/// The callback is over, and wants to come back, while the last handle goes.
+const COME_BACK_OR_GO: Model = Model::new("come_back_or_go", || {
+    let world = World::new();
+    let (worker, run) = firing(&world);
+    let goer = spawn({
+        let world = world.clone();
+        move || world.go()
+    });
+    let back = world.run_ends(0, run, Some(9), 5);
+    match (back, join(goer).as_slice()) {
+        (true, [7]) => outcome("came back, went"),
+        (false, []) => outcome("stopped while it ran"),
+        other => panic!("back, gone: {other:?}"),
+    }
+    drop(worker);
+    world.drop_keys();
+});
+
+/// The last handle goes, and stops before its operation number `parameter()`; meanwhile the timer fires, and comes back to the deadline
+/// that it had. Its word is the same again, its value is not.
+const FIRE_AGAIN_OR_GO: Model = Model::new("fire_again_or_go", || {
+    let world = World::new();
+    world.given_repeating(1, 7, 5);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let gate = Rc::new(Gate::default());
+    let goer = spawn({
+        let (world, gate) = (world.clone(), Rc::clone(&gate));
+        move || {
+            stall_at_gate(parameter(), &gate);
+            world.go()
+        }
+    });
+    worker.turn(5);
+    let back = worker.runs.pop().map(|run| world.run_ends(0, run, Some(5), 5));
+    gate.open();
+    match (back, join(goer).as_slice()) {
+        (None, [7]) => outcome("went"),
+        (Some(true), [7]) => outcome("came back, went"),
+        (Some(false), []) => outcome("stopped while it ran"),
+        other => panic!("back, gone: {other:?}"),
+    }
+    drop(worker);
+    world.drop_keys();
+})
+.preemptions(2);
+
 /// It comes back to a deadline that an old promise covers, while the worker looks because of that promise.
 const COME_BACK_OR_LOOK: Model = Model::new("come_back_or_look", || {
     let world = World::new();
@@ -303,6 +352,19 @@ fn a_closed_shard_takes_nothing_back() {
 }
 
 #[test]
+fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
+    COME_BACK_OR_GO.reaches(&["came back, went", "stopped while it ran"]);
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    COME_BACK_OR_GO.kills(fired, Change::Tear, "back, gone");
+    // Operation 3 is its exchange.
+    set_parameter(4);
+    FIRE_AGAIN_OR_GO.reaches(&["came back, went", "stopped while it ran", "went"]);
+    set_parameter(3);
+    FIRE_AGAIN_OR_GO.reaches(&["came back, went"]);
+    FIRE_AGAIN_OR_GO.kills(fired, Change::DropRelease, "Causality violation");
+}
+
+#[test]
 fn a_timer_that_comes_back_is_announced() {
     COME_BACK_OR_LOOK.reaches(&[0, 1]);
     let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
@@ -319,6 +381,8 @@ const MODELS: &[Model] = &[
     COME_BACK_OR_REPLACE,
     COME_BACK_OR_TWO_REPLACE,
     COME_BACK_OR_SEAL,
+    COME_BACK_OR_GO,
+    FIRE_AGAIN_OR_GO,
     COME_BACK_OR_LOOK,
     COME_BACK_AND_SEEN,
 ];

@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Set when `close` begins.
+/// Set when `close` begins, or the last `Scheduler` goes.
 #[derive(Debug, Default)]
 pub(crate) struct Closing(AtomicBool);
 
@@ -15,8 +15,8 @@ impl Closing {
 
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
-        // Relaxed: the end of each shard is its seal. Who has met that, or was interrupted, or was told of the end in
-        // whatever way hands things over between threads, finds the flag set.
+        // Relaxed: the end of each shard is its seal; or that there is no `Scheduler` any more. Who has met the seal, or was
+        // interrupted, or was told of either in whatever way hands things over between threads, finds the flag set.
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -16,6 +16,7 @@ use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::mem::{self, needs_drop};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,7 +53,9 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     /// Kept for as long as calls of ours, or of a `Timer` before we close, may claim timers for the callback.
     _runner: Arc<Runner<K, V>>,
     hasher: S,
+    /// The workers, and the one for growth, until somebody waits for them; and how many they are.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    thread_count: usize,
     /// For timers' handles, one per stripe: so that handing them out does not contend on one reference count.
     links: Box<[Link<K, V>]>,
 }
@@ -448,7 +451,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         threads: Vec<JoinHandle<()>>,
     ) -> Self {
         let links = (0..thread::stripe_count()).map(|_| Arc::new(Arc::clone(&core).into())).collect();
-        Self(Arc::new(Inner { core, _runner: runner, hasher, threads: Mutex::new(threads), links }))
+        let (thread_count, threads) = (threads.len(), Mutex::new(threads));
+        Self(Arc::new(Inner { core, _runner: runner, hasher, threads, thread_count, links }))
     }
 
     /// The time by this scheduler's clock: the system's, or that of its [`ManualClock`](crate::ManualClock). What
@@ -520,7 +524,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// ```
     pub fn close(&self, close: Close) -> Closed<K, V> {
         let closed = self.0.core.close(close);
-        self.0.join();
+        join(self.0.joinable());
         closed
     }
 
@@ -606,24 +610,39 @@ fn place(hash: u64, shard_count: usize) -> Place {
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
-    /// Waits for the workers to end. Not from a callback: with `Executor::Inline` that would be to wait for oneself.
-    fn join(&self) {
+    /// The threads that can be waited for, unless somebody has done so: none from a callback, for with `Executor::Inline` that would
+    /// be to wait for oneself.
+    fn joinable(&self) -> Vec<JoinHandle<()>> {
         if in_callback() {
-            return;
+            return Vec::new();
         }
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let own = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
-            // A worker cannot panic; if it did, the scheduler still ends.
-            let _ = thread.join();
-        }
+        let mut threads = mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        threads.retain(|thread| thread.thread().id() != std::thread::current().id());
+        threads
+    }
+}
+
+/// Waits for workers to end.
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // A worker cannot panic; if it did, the scheduler still ends.
+        let _ = thread.join();
     }
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<K, V, S> {
     fn drop(&mut self) {
-        self.core.close(Close::Discard);
-        self.join();
+        let threads = self.joinable();
+        let was_open = self.core.begin_close();
+        // When all threads have ended, nobody fires what is pending, and no call that begins then finds it. If it has nothing to drop
+        // either, it is left as it is. (A manual clock, which has no threads, may be moved on.)
+        let joins_all = self.thread_count > 0 && threads.len() == self.thread_count;
+        let is_left = joins_all && !needs_drop::<K>() && !needs_drop::<V>();
+        if was_open && !is_left {
+            // SAFETY: this was the last handle, and nobody else has begun to close.
+            unsafe { self.core.discard_all() };
+        }
+        join(threads);
         // SAFETY: closed, and this was the last handle through which a key can be looked up.
         unsafe { self.core.drop_leftover_keys() };
     }
@@ -632,6 +651,28 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The timers that are still pending once the last handle has gone.
+    fn left_pending<V: Send + 'static>(value: impl Fn() -> V) -> usize {
+        let scheduler = Scheduler::builder().shards(2).build(|_: &u64, _: V| {}).expect("in range");
+        let core = Arc::clone(&scheduler.0.core);
+        for key in 0..100 {
+            assert!(scheduler.schedule_with(key, value(), Duration::from_secs(3600)).is_ok());
+        }
+        drop(scheduler);
+        let mut count = 0;
+        let ordinal = thread::ordinal();
+        let _access = Access::new(&ordinal);
+        core.shards.iter().for_each(|shard| shard.identities(|_| count += 1));
+        count
+    }
+
+    #[test]
+    fn the_end_leaves_timers_as_they_are_if_they_have_nothing_to_drop() {
+        assert_eq!(left_pending(|| 7), 100);
+        let value = Arc::new(());
+        assert_eq!((left_pending(|| Arc::clone(&value)), Arc::strong_count(&value)), (0, 1));
+    }
 
     #[test]
     fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {

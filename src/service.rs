@@ -153,11 +153,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// Ends everything; see [`Scheduler::close`](crate::Scheduler::close). Does not join the workers.
     pub(crate) fn close(self: &Arc<Self>, close: Close) -> Closed<K, V> {
         let mut closed = Closed::default();
-        if !self.closing.begin() {
+        if !self.begin_close() {
             return closed;
         }
-        self.shards.iter().for_each(|shard| shard.alarm.interrupt());
-        self.growth.event.notify();
         let pending = self.seal();
         for (shard, claims) in pending.into_iter().enumerate() {
             match close {
@@ -167,6 +165,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             }
         }
         closed
+    }
+
+    /// Tells everybody that the end has come; true for the one caller who is the first to say so.
+    pub(crate) fn begin_close(&self) -> bool {
+        let begins = self.closing.begin();
+        if begins {
+            self.shards.iter().for_each(|shard| shard.alarm.interrupt());
+            self.growth.event.notify();
+        }
+        begins
     }
 
     /// Seals all shards; the timers that were pending, per shard. User code runs only after that.
@@ -229,6 +237,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             let key = unsafe { self.shards[shard].take_key(node) };
             let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
             closed.returned.push((key, value, self.clock.until(due, now)));
+        }
+    }
+
+    /// Ends what is still pending, and drops its values.
+    ///
+    /// # Safety
+    /// For the one who has begun to close, because the last `Scheduler` goes: no call that starts a timer is under way or can begin.
+    pub(crate) unsafe fn discard_all(&self) {
+        self.shards.iter().for_each(Shard::end_all);
+        // User code runs only after that.
+        for shard in &self.shards {
+            // SAFETY: as the caller promises.
+            unsafe { shard.take_values(drop_quietly) };
         }
     }
 

@@ -105,7 +105,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
 
     /// Fires the timer at once, as [`Scheduler::expire_now`](crate::Scheduler::expire_now) does.
     pub fn expire_now(&self) -> bool {
-        // Before the claim: what is claimed must reach the callback. None: the scheduler is gone, and all its timers.
+        // Before the claim: what is claimed must reach the callback. None: the scheduler is gone, and with it whatever was pending.
         let Some(_runner) = self.core().runner.upgrade() else { return false };
         if self.core().is_closed() {
             return false;

@@ -5,13 +5,13 @@
 
 mod support;
 
-use shardwheel::{Close, Executor, ManualClock, Scheduler};
+use shardwheel::{Close, Executor, ManualClock, Next, Scheduler};
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{HOUR, Ledger, MS, Token, eventually, hush_callbacks, ignore, lock, ms};
+use support::{Gate, HOUR, Ledger, MS, Opener, Token, eventually, hush_callbacks, ignore, lock, ms};
 
 /// A key that owns memory and is counted.
 struct Name {
@@ -358,4 +358,73 @@ fn while_a_handle_is_left() {
     drop(scheduler);
     maker.assert_all_gone();
     assert!(timer.cancel().is_none() && !timer.is_pending());
+}
+
+/// Whatever a value's destructor does, it finds that all timers have ended.
+#[test]
+fn values_that_move_time_on_when_dropped() {
+    struct Mover(ManualClock, Arc<AtomicUsize>);
+    impl Drop for Mover {
+        fn drop(&mut self) {
+            self.1.fetch_add(1 + 100 * self.0.advance(HOUR), SeqCst);
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (scheduler, clock) = Scheduler::builder().shards(2).build_manual(|_: &u64, _: Mover| {}).expect("in range");
+    for key in 0..10 {
+        ignore(scheduler.schedule_with(key, Mover(clock.clone(), Arc::clone(&dropped)), HOUR));
+    }
+    drop(scheduler);
+    assert_eq!(dropped.load(SeqCst), 10, "ten are discarded, and none fires meanwhile");
+}
+
+#[test]
+fn keys_alone() {
+    let maker = Maker::default();
+    let scheduler = Scheduler::builder().build(|_: &Name, (): ()| {}).expect("in range");
+    (0..COUNT).for_each(|id| ignore(scheduler.schedule(maker.key(id), HOUR)));
+    drop(scheduler);
+    maker.keys.assert_all_dropped_once();
+}
+
+/// With keys and values that need no drop, pending timers are left as they are: nobody must see that.
+#[test]
+fn nothing_to_drop() {
+    let rearming =
+        Scheduler::builder().executor(Executor::Inline).build_rearming(|_: &u64, (): &mut ()| Next::After(MS));
+    let manual = Scheduler::builder().build_manual(|key: &u64, (): ()| unreachable!("{key} fires without a scheduler"));
+    let (manual, clock) = manual.expect("in range");
+    for scheduler in [rearming.expect("in range"), manual] {
+        let start = |key| scheduler.schedule_with_handle(key, (), ms(key)).expect("it is open and not full").1;
+        let timers: Vec<_> = (1..COUNT).map(start).collect();
+        drop(scheduler);
+        for timer in timers {
+            assert!(!timer.is_pending() && timer.remaining().is_none() && !timer.reschedule(MS));
+            assert!(!timer.expire_now() && timer.cancel().is_none());
+        }
+    }
+    assert_eq!((clock.advance(MS), clock.advance_to_next(), clock.advance(HOUR)), (0, None, 0));
+}
+
+/// A callback that is over when the scheduler has gone, and would have its timer come back.
+#[test]
+fn nothing_to_drop_and_a_timer_that_would_come_back() {
+    let (gate, runs) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let _opener = Opener(&gate);
+    let seen = (Arc::clone(&gate), Arc::clone(&runs));
+    let callback = move |_: &u64, (): &mut ()| {
+        seen.0.pass();
+        seen.1.fetch_add(1, SeqCst);
+        Next::After(MS)
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
+    let builder = Scheduler::builder().executor(Executor::Rayon(Arc::new(pool)));
+    let scheduler = builder.build_rearming(callback).expect("in range");
+    let (_, timer) = scheduler.schedule_with_handle(1, (), MS).expect("it is open and not full");
+    eventually("it runs", || gate.arrived() == 1);
+    drop(scheduler);
+    gate.open();
+    eventually("it has run", || runs.load(SeqCst) == 1);
+    std::thread::sleep(20 * MS);
+    assert_eq!((runs.load(SeqCst), timer.is_pending()), (1, false));
 }

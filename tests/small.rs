@@ -121,6 +121,36 @@ fn callers_race_with_close() {
     }
 }
 
+/// Timers' handles are left when the last scheduler's goes, while workers may be running them, once or again and again.
+fn timers_handles_race_with_the_last_schedulers<V: Send + 'static>(value: impl Fn() -> V) {
+    for round in 0..2 * ROUNDS {
+        let next = if round % 2 == 0 { Next::Done } else { Next::After(MS) };
+        let builder = Scheduler::builder().shards(2).pinning(Pinning::Off).executor(Executor::Inline);
+        let scheduler = builder.build_rearming(move |_: &u64, _: &mut V| next).expect("valid settings");
+        let start = |key| scheduler.schedule_with_handle(key, value(), MS).expect("open").1;
+        let timers = [0, 1, 2, 3].map(start);
+        thread::sleep(MS * (round as u32 % 3));
+        thread::scope(|scope| {
+            scope.spawn(|| timers[..3].iter().for_each(|timer| drop(timer.cancel())));
+            scope.spawn(|| timers[1].expire_now());
+            scope.spawn(|| drop(scheduler));
+        });
+        assert!(timers.iter().all(|timer| !timer.is_pending()));
+    }
+}
+
+#[test]
+fn timers_handles_race_with_the_end_of_values() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    timers_handles_race_with_the_last_schedulers(|| Counted::new(&alive));
+    assert_eq!(alive.load(Relaxed), 0);
+}
+
+#[test]
+fn timers_handles_race_with_the_end_of_nothing() {
+    timers_handles_race_with_the_last_schedulers(|| 7);
+}
+
 /// What has been cancelled while it ran stays away, and its value is dropped once.
 fn callers_race_with_runs(build: impl Fn() -> (Sut, ManualClock)) {
     for _ in 0..ROUNDS {

@@ -48,7 +48,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
-use word::{End, Sight, State, Word};
+use word::{End, NO_SUCCESSOR, Sight, State, Word};
 
 /// How far ahead of its work a loop over nodes in no order asks the processor for them.
 pub(crate) const PREFETCH_AHEAD: usize = 12;
@@ -580,6 +580,48 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             let value = unsafe { self.slab.take_value(node) };
             each(Claim { node, value, due: word.deadline().tick(now), repeats: false });
         });
+    }
+
+    /// Ends every timer, without `seal`: no `schedule` may be under way, or come. So the index need not be walked, whose nodes lie in
+    /// no order.
+    pub(crate) fn end_all(&self) {
+        for node in self.slab.nodes() {
+            let word = &self.slab.head(node).word;
+            loop {
+                let seen = word.load();
+                let ended = match seen.state() {
+                    State::Pending => word.replace(seen, NO_SUCCESSOR),
+                    // Its value is in use: whoever runs the callback finds that it has ended.
+                    State::Firing => word.kill(seen, End::KeyInUse),
+                    State::Dead | State::Replaced => break,
+                    State::Tentative => {
+                        debug_assert!(false, "nobody is starting a timer");
+                        break;
+                    }
+                };
+                if ended.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Hands out the values of those that `end_all` found pending, which are finished now.
+    ///
+    /// # Safety
+    /// For one caller, who has called `end_all`.
+    pub(crate) unsafe fn take_values(&self, mut each: impl FnMut(V)) {
+        for node in self.slab.nodes() {
+            let word = &self.slab.head(node).word;
+            // Not what we know to be there: the load acquires the value.
+            if word.load().is_replaced_by(NO_SUCCESSOR) {
+                // SAFETY: we ended it, and come here once.
+                let value = unsafe { self.slab.take_value(node) };
+                let unlinked = word.finish();
+                debug_assert!(!unlinked, "nobody takes it out of the list");
+                each(value);
+            }
+        }
     }
 
     /// Moves the key of a finished timer out.

@@ -198,6 +198,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.extent.load(Relaxed)
     }
 
+    /// All nodes that were ever handed out, if no `schedule` is under way, which may have to reserve the last ones yet.
+    pub(super) fn nodes(&self) -> Range<u32> {
+        1..self.extent()
+    }
+
     pub(super) const NODE_BYTES: usize = size_of::<Head<K>>() + size_of::<Tail<V>>();
 
     /// Has the system put memory behind some nodes, from the first of them on; returns how far.
@@ -564,14 +569,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// Drops every key that an ended timer left behind.
+    /// Drops every key that an ended timer left behind. No `schedule` may be under way.
     ///
     /// # Safety
     /// No other thread may be using a key of this slab, except for timers that are not done.
     pub(super) unsafe fn drop_leftover_keys(&self) {
         if std::mem::needs_drop::<K>() {
-            for node in 1..self.extent() {
-                self.heads.reserve(node);
+            for node in self.nodes() {
                 self.drop_key(node);
             }
         }

@@ -5,7 +5,8 @@
 //! | dead      | flags                          | free, or ended: cancelled, expired, drained, closed  |
 //! | tentative | deadline                       | on its way into the index; nobody may claim it       |
 //! | pending   | deadline                       | the timer of its key                                 |
-//! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key                |
+//! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key; or, in favour |
+//! |           |                                | of node 0, which is none, as the last handle goes    |
 //! | firing    | next deadline, or open         | it repeats and its callback runs: it may come back   |
 //!
 //! Every method of [`AtomicWord`] is one legal move, and every move of a node in use is one read-modify-write, never a
@@ -44,6 +45,8 @@ const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
 const KEY: u64 = 1 << 5;
 const SUCCESSOR_SHIFT: u32 = 32;
+/// The successor of a timer that has none.
+pub(super) const NO_SUCCESSOR: u32 = 0;
 
 impl Word {
     #[inline]
@@ -201,12 +204,12 @@ impl AtomicWord {
         self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move.
+    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; of `NO_SUCCESSOR`, to who made it.
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // Release: as in `kill`. Nothing is read on the strength of it: the author of `successor` takes the value after
-        // a `load` of its own.
+        // Release: as in `kill`. Nothing is read on the strength of it: who takes the value does so after a `load` of his own, which
+        // acquires, even from this very move, what the move that `seen` comes from has released, or a later one to the same word.
         self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, Release, Relaxed).map(drop).map_err(Word)
     }
 
@@ -288,7 +291,8 @@ impl AtomicWord {
         // A set DONE never goes away while the node is not retired, and we are the only unlinker:
         // seeing it, we are the last, and need not tell anybody.
         // Relaxed: if we retire the node, the last use of its key came before. For whoever set DONE was pinned, and what is
-        // deferred comes after all guards from before, whether they are gone by now or not.
+        // deferred comes after all guards from before, whether they are gone by now or not. (Not who lets the last handle go; but nobody
+        // takes his nodes out of the index.)
         self.0.load(Relaxed) & DONE != 0
             // Release: if it is `finish` that retires the node, it has left the index before.
             || self.0.fetch_or(UNLINKED, Release) & DONE != 0
