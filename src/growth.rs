@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Buckets linked in between two looks at how much memory the shards want, at most; and by a worker, whose timers wait meanwhile.
 /// Powers of two.
-const LINK_MAX: u32 = 8192;
+const LINK_MAX: u32 = 4096;
 const HELP_MAX: u32 = 512;
 /// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more bytes
 /// than callers need until the next look.

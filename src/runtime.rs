@@ -14,10 +14,15 @@ use std::num::NonZero;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Hints looked at ahead of time in one go before a sleep; in a slot with more, a stale one may wake the worker.
 const REVIEW_MAX: usize = 512;
+/// How long the thread that works ahead works at a stretch, and for how long it lets go of its core then. The system may have put it
+/// on the core of a caller, who would wait for it until the system looks next, in milliseconds; after a break it finds a core that is
+/// free, if there is one. (To yield instead would cost it most of its share where no core is.)
+const STINT: Duration = Duration::from_micros(500);
+const BREAK: Duration = Duration::from_micros(20);
 /// How long a worker leaves an executor that does not keep up alone.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
@@ -156,6 +161,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
 
 /// The life of the thread that works ahead. The workers call it.
 fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
+    let mut start = Instant::now();
     loop {
         let ticket = core.growth.event.ticket();
         let mut is_more = false;
@@ -164,9 +170,14 @@ fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
                 return;
             }
             is_more |= core.growth.step(index, shard);
+            if is_more && start.elapsed() > STINT {
+                std::thread::sleep(BREAK);
+                start = Instant::now();
+            }
         }
         if !is_more {
             core.growth.event.wait(ticket, None);
+            start = Instant::now();
         }
     }
 }
