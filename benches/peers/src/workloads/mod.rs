@@ -94,7 +94,9 @@ impl Workload {
             Heartbeat => "a random one of the timers moves to 30 s from now",
             Burst => "all fire, evenly spread over one second: lateness, and processor time per timer",
             Idle => "all are due in an hour or more: processor time and threads woken, per second",
-            Grow => "a service grows from empty, each call timed: mean and worst",
+            Grow => {
+                "a service grows from empty, each call timed: mean, worst, and worst step of a loop of nothing while all cores are busy"
+            }
             Memory => "resident bytes per timer: while all are pending, and after all were cancelled",
             Churn => "memory gained by timers of 24 h that were cancelled again, 1,024 at a time",
         }
@@ -105,7 +107,9 @@ impl Workload {
             Schedule | Rpc | Cancel | Recycled | Heartbeat => COST,
             Burst => LATENESS,
             Idle => const { &[metric("cpu", "us/s", false), metric("wake-ups", "/s", false)] },
-            Grow => const { &[metric("mean", "ns", true), metric("worst", "us", true)] },
+            Grow => {
+                const { &[metric("mean", "ns", true), metric("worst", "us", true), metric("nothing", "us", false)] }
+            }
             Memory => const { &[metric("pending", "B", true), metric("left", "B", false)] },
             Churn => const { &[metric("left", "MiB", false)] },
         }
