@@ -22,17 +22,18 @@ enum Source {
 pub(crate) struct Clock {
     origin: Instant,
     first_tick: Tick,
-    tick_ns: u64,
-    per_tick: Divisor,
+    /// The length of a tick in nanoseconds.
+    tick: Divisor,
     source: Source,
 }
 
-/// A number to divide by: a division takes the processor ten times as long as the two multiplications that do instead.
-/// (Granlund and Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994, with one step more.)
+/// A number to divide by: some processors take several times as long for a division as for the two multiplications that do instead.
+/// (Barrett, "Implementing the Rivest Shamir and Adleman Public Key Encryption Algorithm on a Standard Digital Signal Processor",
+/// CRYPTO 1986.)
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     by: u64,
-    /// The reciprocal in 2^64ths, rounded down; below that also where it divides 2^64.
+    /// The greatest whole number below 2^64 / `by`: it fits for 1, too.
     reciprocal: u64,
 }
 
@@ -68,8 +69,7 @@ impl Clock {
     }
 
     fn new(tick_length: Duration, first_tick: Tick, source: Source) -> Self {
-        let tick_ns = saturating_nanos(tick_length);
-        Self { origin: Instant::now(), first_tick, tick_ns, per_tick: Divisor::new(tick_ns), source }
+        Self { origin: Instant::now(), first_tick, tick: Divisor::new(saturating_nanos(tick_length)), source }
     }
 
     pub(crate) fn first_tick(&self) -> Tick {
@@ -77,7 +77,7 @@ impl Clock {
     }
 
     pub(crate) fn tick_length(&self) -> Duration {
-        Duration::from_nanos(self.tick_ns)
+        Duration::from_nanos(self.tick.by)
     }
 
     /// The time, read fresh.
@@ -119,13 +119,13 @@ impl Clock {
     /// The tick that has begun at `at`.
     #[inline]
     pub(crate) fn tick_at(&self, at: Nanos) -> Tick {
-        Tick(self.first_tick.0.saturating_add(self.per_tick.divide(at.0).0))
+        Tick(self.first_tick.0.saturating_add(self.tick.divide(at.0).0))
     }
 
     /// When a tick begins.
     #[inline]
     pub(crate) fn start_of(&self, tick: Tick) -> Nanos {
-        Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick_ns))
+        Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick.by))
     }
 
     /// The first tick at or after `delay` from `now`, and not the present one; never, if that is beyond the end of time.
@@ -135,7 +135,7 @@ impl Clock {
         let now = now.max(self.start_of(hand));
         let delay = delay.as_nanos();
         let due = u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).map(|due| self.round_up(due));
-        if delay >= self.tick_ns.into() {
+        if delay >= self.tick.by.into() {
             // It ends after the present tick, whichever that is: a division less.
             return Due { tick: due, now: hand };
         }
@@ -169,7 +169,7 @@ impl Clock {
 
     #[inline]
     fn round_up(&self, nanos: u64) -> Tick {
-        let (ticks, is_rest_left) = self.per_tick.divide(nanos);
+        let (ticks, is_rest_left) = self.tick.divide(nanos);
         Tick(self.first_tick.0.saturating_add(ticks + u64::from(is_rest_left)))
     }
 
@@ -177,7 +177,7 @@ impl Clock {
     pub(crate) fn until(&self, tick: Option<Tick>, now: Nanos) -> Duration {
         let Some(tick) = tick else { return Duration::MAX };
         let ticks = u128::from(tick.0.saturating_sub(self.first_tick.0));
-        let left = (ticks * u128::from(self.tick_ns)).saturating_sub(u128::from(now.0));
+        let left = (ticks * u128::from(self.tick.by)).saturating_sub(u128::from(now.0));
         let seconds = u64::try_from(left / 1_000_000_000).unwrap_or(u64::MAX);
         Duration::new(seconds, (left % 1_000_000_000) as u32)
     }
@@ -204,7 +204,7 @@ mod tests {
     fn a_quotient_is_exact() {
         let ends = |around: u64| [around.wrapping_sub(1), around, around.wrapping_add(1)];
         let powers = || (0..64).map(|bits| 1 << bits);
-        let divisors = [10_000, 100_000, 999_999, 1_000_000, 1_000_003, 3_600_000_000_000];
+        let divisors = [10_000, 100_000, 1_000_000, 3_600_000_000_000, u64::MAX - 1];
         for by in powers().chain(divisors).flat_map(ends).filter(|&by| by > 0) {
             let divisor = Divisor::new(by);
             let multiples = powers().map(|factor: u64| by.wrapping_mul(factor)).chain([u64::MAX - u64::MAX % by]);

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Hints looked at ahead of time in one go before a sleep; in a slot with more, a stale one may wake the worker.
 const REVIEW_MAX: usize = 512;
-/// How long the thread that works ahead works at a stretch, and for how long it lets go of its core then. The system may have put it
-/// on the core of a caller, who would wait for it until the system looks next, in milliseconds; after a break it finds a core that is
-/// free, if there is one. (To yield instead would cost it most of its share where no core is.)
+/// After so long, at the end of a piece of work, the thread that works ahead lets go of its core; for so long, and what the system
+/// adds. It may have been put on the core of a caller, who would wait until the system looks next, in milliseconds; after a break it
+/// finds a core that is free, if there is one. (To yield instead would cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
 /// How long a worker leaves an executor that does not keep up alone.
@@ -177,7 +177,6 @@ fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
         }
         if !is_more {
             core.growth.event.wait(ticket, None);
-            start = Instant::now();
         }
     }
 }

@@ -53,8 +53,9 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     /// Kept for as long as calls of ours, or of a `Timer` before we close, may claim timers for the callback.
     _runner: Arc<Runner<K, V>>,
     hasher: S,
-    /// The workers, and the one for growth, until somebody waits for them; and how many they are.
+    /// The workers, and the thread for growth, until somebody waits for them.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// How many they were.
     thread_count: usize,
     /// For timers' handles, one per stripe: so that handing them out does not contend on one reference count.
     links: Box<[Link<K, V>]>,
@@ -524,7 +525,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// ```
     pub fn close(&self, close: Close) -> Closed<K, V> {
         let closed = self.0.core.close(close);
-        join(self.0.joinable());
+        join(self.0.take_threads());
         closed
     }
 
@@ -610,9 +611,9 @@ fn place(hash: u64, shard_count: usize) -> Place {
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
-    /// The threads that can be waited for, unless somebody has done so: none from a callback, for with `Executor::Inline` that would
-    /// be to wait for oneself.
-    fn joinable(&self) -> Vec<JoinHandle<()>> {
+    /// The threads to wait for, unless somebody does so already: none from a callback, for with `Executor::Inline` that would be to
+    /// wait for oneself.
+    fn take_threads(&self) -> Vec<JoinHandle<()>> {
         if in_callback() {
             return Vec::new();
         }
@@ -622,23 +623,23 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> 
     }
 }
 
-/// Waits for workers to end.
+/// Waits for threads to end.
 fn join(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
-        // A worker cannot panic; if it did, the scheduler still ends.
+        // They cannot panic; if one did, the scheduler still ends.
         let _ = thread.join();
     }
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<K, V, S> {
     fn drop(&mut self) {
-        let threads = self.joinable();
+        let threads = self.take_threads();
         let was_open = self.core.begin_close();
         // When all threads have ended, nobody fires what is pending, and no call that begins then finds it. If it has nothing to drop
         // either, it is left as it is. (A manual clock, which has no threads, may be moved on.)
         let joins_all = self.thread_count > 0 && threads.len() == self.thread_count;
-        let is_left = joins_all && !needs_drop::<K>() && !needs_drop::<V>();
-        if was_open && !is_left {
+        let stays_pending = joins_all && !needs_drop::<K>() && !needs_drop::<V>();
+        if was_open && !stays_pending {
             // SAFETY: this was the last handle, and nobody else has begun to close.
             unsafe { self.core.discard_all() };
         }
@@ -651,15 +652,31 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::Executor;
+    use std::sync::Barrier;
 
-    /// The timers that are still pending once the last handle has gone.
-    fn left_pending<V: Send + 'static>(value: impl Fn() -> V) -> usize {
-        let scheduler = Scheduler::builder().shards(2).build(|_: &u64, _: V| {}).expect("in range");
+    /// The timers that are still pending once the last handle has gone: inside a callback if there is a `stage` to let it go from.
+    fn left_pending<V: Send + 'static>(value: impl Fn() -> V, stage: Option<Executor>) -> usize {
+        let (sender, last) = std::sync::mpsc::channel::<Scheduler<u64, V>>();
+        let (last, is_over) = (Mutex::new(last), Arc::new(Barrier::new(2)));
+        let goes_in_callback = stage.is_some();
+        let seen = Arc::clone(&is_over);
+        let callback = move |_: &u64, _: V| {
+            drop(last.lock().expect("nobody panics").recv());
+            seen.wait();
+        };
+        let builder = stage.into_iter().fold(Scheduler::builder().shards(2), Builder::executor);
+        let scheduler = builder.build(callback).expect("in range");
         let core = Arc::clone(&scheduler.0.core);
-        for key in 0..100 {
-            assert!(scheduler.schedule_with(key, value(), Duration::from_secs(3600)).is_ok());
+        let schedule = |key, delay| assert!(scheduler.schedule_with(key, value(), delay).is_ok());
+        (0..100).for_each(|key| schedule(key, Duration::from_secs(3600)));
+        if goes_in_callback {
+            schedule(100, Duration::ZERO);
+            sender.send(scheduler).expect("the callback waits for it");
+            is_over.wait();
+        } else {
+            drop(scheduler);
         }
-        drop(scheduler);
         let mut count = 0;
         let ordinal = thread::ordinal();
         let _access = Access::new(&ordinal);
@@ -669,9 +686,17 @@ mod tests {
 
     #[test]
     fn the_end_leaves_timers_as_they_are_if_they_have_nothing_to_drop() {
-        assert_eq!(left_pending(|| 7), 100);
+        assert_eq!(left_pending(|| 7, None), 100);
         let value = Arc::new(());
-        assert_eq!((left_pending(|| Arc::clone(&value)), Arc::strong_count(&value)), (0, 1));
+        assert_eq!((left_pending(|| Arc::clone(&value), None), Arc::strong_count(&value)), (0, 1));
+    }
+
+    #[test]
+    fn the_end_leaves_none_pending_where_a_worker_may_be_left() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
+        for stage in [Executor::Inline, Executor::Rayon(Arc::new(pool))] {
+            assert_eq!(left_pending(|| 7, Some(stage)), 0);
+        }
     }
 
     #[test]

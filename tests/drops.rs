@@ -387,7 +387,7 @@ fn keys_alone() {
     maker.keys.assert_all_dropped_once();
 }
 
-/// With keys and values that need no drop, pending timers are left as they are: nobody must see that.
+/// With keys and values that need no drop, pending timers may be left as they are: nobody must see that.
 #[test]
 fn nothing_to_drop() {
     let rearming =

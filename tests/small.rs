@@ -146,6 +146,7 @@ fn timers_handles_race_with_the_end_of_values() {
     assert_eq!(alive.load(Relaxed), 0);
 }
 
+/// What could go wrong here is for Miri and ThreadSanitizer to see.
 #[test]
 fn timers_handles_race_with_the_end_of_nothing() {
     timers_handles_race_with_the_last_schedulers(|| 7);

@@ -589,18 +589,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             let word = &self.slab.head(node).word;
             loop {
                 let seen = word.load();
-                let ended = match seen.state() {
-                    State::Pending => word.replace(seen, NO_SUCCESSOR),
+                match seen.state() {
+                    State::Pending if word.replace(seen, NO_SUCCESSOR).is_ok() => break,
                     // Its value is in use: whoever runs the callback finds that it has ended.
-                    State::Firing => word.kill(seen, End::KeyInUse),
-                    State::Dead | State::Replaced => break,
-                    State::Tentative => {
-                        debug_assert!(false, "nobody is starting a timer");
-                        break;
-                    }
-                };
-                if ended.is_ok() {
-                    break;
+                    State::Firing if word.kill(seen, End::KeyInUse).is_ok() => break,
+                    State::Pending | State::Firing => {}
+                    // Tentative: never linked, by a call that something has unwound.
+                    State::Dead | State::Replaced | State::Tentative => break,
                 }
             }
         }
@@ -613,7 +608,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) unsafe fn take_values(&self, mut each: impl FnMut(V)) {
         for node in self.slab.nodes() {
             let word = &self.slab.head(node).word;
-            // Not what we know to be there: the load acquires the value.
+            // A load, not a list of what we have ended: it acquires the value.
             if word.load().is_replaced_by(NO_SUCCESSOR) {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.take_value(node) };
@@ -642,7 +637,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         unsafe { self.slab.drop_leftover_key(node) };
     }
 
-    /// Drops the keys that finished timers have left behind.
+    /// Drops the keys that finished timers have left behind. No `schedule` may be under way.
     ///
     /// # Safety
     /// No other thread may be using a key of this shard, except for claimed timers that are not finished.

@@ -198,7 +198,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.extent.load(Relaxed)
     }
 
-    /// All nodes that were ever handed out, if no `schedule` is under way, which may have to reserve the last ones yet.
+    /// All nodes handed out so far. While a `schedule` is under way, the last ones may have no memory yet.
     pub(super) fn nodes(&self) -> Range<u32> {
         1..self.extent()
     }

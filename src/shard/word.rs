@@ -45,7 +45,7 @@ const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
 const KEY: u64 = 1 << 5;
 const SUCCESSOR_SHIFT: u32 = 32;
-/// The successor of a timer that has none.
+/// Stands for no successor: no timer has node 0.
 pub(super) const NO_SUCCESSOR: u32 = 0;
 
 impl Word {
@@ -204,12 +204,12 @@ impl AtomicWord {
         self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; of `NO_SUCCESSOR`, to who made it.
+    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; of `NO_SUCCESSOR`, to whoever made it.
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // Release: as in `kill`. Nothing is read on the strength of it: who takes the value does so after a `load` of his own, which
-        // acquires, even from this very move, what the move that `seen` comes from has released, or a later one to the same word.
+        // Release: as in `kill`. Nothing is read on the strength of it: who takes the value loads the word first, and so acquires,
+        // through this move, all that was released before it; also if the word went and came back to `seen` meanwhile.
         self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, Release, Relaxed).map(drop).map_err(Word)
     }
 

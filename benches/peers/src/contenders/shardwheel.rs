@@ -26,9 +26,9 @@ impl<S: KeyHasher> Shardwheel<S> {
         let stripes = (4 * cores).next_power_of_two().min(64);
         let rest = (MAILBOX_REST * stripes) as u64;
         let has_mail = || self.0.stats().shards.iter().any(|shard| shard.mailbox_depth > rest);
-        // Twice in a row: a thread that has just been woken, or waits for memory, sleeps for a moment.
+        // Several times in a row: a thread that has just been woken, waits for memory, or has a break, sleeps for a moment.
         let mut looks_at_rest = 0;
-        while looks_at_rest < 2 {
+        while looks_at_rest < 4 {
             looks_at_rest = if has_mail() || process::is_busy(GROWTH) { 0 } else { looks_at_rest + 1 };
             std::thread::sleep(Duration::from_micros(50));
         }

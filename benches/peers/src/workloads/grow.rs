@@ -7,44 +7,64 @@ use crate::contender::{Caller, Contender};
 use crate::figures::Report;
 use crate::process;
 use crate::witness::Witness;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let contender = start::<C>(Witness::new(0));
-    process::pin(0);
-    let mut caller = contender.caller();
-    let mut kept = Vec::with_capacity(job.population);
-    let mut calls = Steps::begin();
-    for batch in batches::<C::Caller>(0..job.population as u64) {
-        caller.schedule_all(batch.map(far), |timer| kept.push(timer.handle));
-        calls.step();
-    }
+    let (calls, _kept) = on_core(0, || fill::<C>(contender, job.population));
     contender.settle();
-    let nothing = step_beside_busy_threads(calls.length());
+    let nothing = step_beside_busy_cores(calls.length());
     let mean = calls.length().as_nanos() as f64 / job.population as f64;
     let mut report = Report::default();
     report.add(Workload::Grow, [mean, calls.worst.as_secs_f64() * 1e6, nothing.worst.as_secs_f64() * 1e6]);
     report
 }
 
-/// Steps of nothing for so long, while threads keep the other cores busy.
-fn step_beside_busy_threads(length: Duration) -> Steps {
-    let is_over = AtomicBool::new(false);
-    let others = available_parallelism().map_or(0, |cores| cores.get() - 1);
+/// Runs `work` on a thread that is pinned. (The one that calls is not: what it starts would be, too.)
+fn on_core<R: Send>(core: usize, work: impl FnOnce() -> R + Send) -> R {
+    let pinned = || {
+        process::pin(core);
+        work()
+    };
+    thread::scope(|scope| scope.spawn(pinned).join().expect("it failed"))
+}
+
+fn fill<C: Contender>(contender: &'static C, population: usize) -> (Steps, Vec<<C::Caller as Caller>::Handle>) {
+    let mut caller = contender.caller();
+    let mut kept = Vec::with_capacity(population);
+    let mut calls = Steps::begin();
+    for batch in batches::<C::Caller>(0..population as u64) {
+        caller.schedule_all(batch.map(far), |timer| kept.push(timer.handle));
+        calls.step();
+    }
+    (calls, kept)
+}
+
+/// Steps of nothing for `length`, while threads keep the other cores busy.
+fn step_beside_busy_cores(length: Duration) -> Steps {
+    let others = available_parallelism().map_or(1, NonZero::get) - 1;
+    let (busy, is_over) = (&AtomicUsize::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
         for core in 1..=others {
-            let is_over = &is_over;
             scope.spawn(move || {
                 process::pin(core);
+                busy.fetch_add(1, Relaxed);
                 while !is_over.load(Relaxed) {}
             });
         }
-        let mut steps = Steps::begin();
-        while steps.length() < length {
-            steps.step();
+        while busy.load(Relaxed) < others {
+            thread::yield_now();
         }
+        let steps = on_core(0, || {
+            let mut steps = Steps::begin();
+            while steps.length() < length {
+                steps.step();
+            }
+            steps
+        });
         is_over.store(true, Relaxed);
         steps
     })
