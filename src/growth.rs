@@ -2,9 +2,9 @@
 //! buckets of an index that has become full.
 //!
 //! It has a thread of its own, which nobody pins, for it waits for the system, which may take milliseconds to clear a large
-//! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. (It has breaks, for it may be put
-//! on a caller's core: `runtime.rs`.) One thread serves all shards. If callers are faster, the workers help with the buckets. Nothing depends on it: what has not been done in time,
-//! callers do themselves, each its own part.
+//! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. (It has breaks, for it may be
+//! put on a caller's core: `runtime.rs`.) One thread serves all shards. If callers are faster, the workers help with the buckets.
+//! Nothing depends on it: what has not been done in time, callers do themselves, each its own part.
 
 use crate::shard::{Access, NODES_MAX, Shard};
 use crate::sync::Event;

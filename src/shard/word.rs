@@ -204,7 +204,8 @@ impl AtomicWord {
         self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; of `NO_SUCCESSOR`, to whoever made it.
+    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; if that is `NO_SUCCESSOR`, to
+    /// whoever made it.
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());

@@ -1,0 +1,65 @@
+//! What becomes of timers when the last handle goes, and where keys belong.
+
+use super::*;
+use crate::executor::Executor;
+use std::sync::Barrier;
+
+/// The timers that are still pending once the last handle has gone: inside a callback if there is a `stage` to let it go from.
+fn left_pending<V: Send + 'static>(value: impl Fn() -> V, stage: Option<Executor>) -> usize {
+    let (sender, last) = std::sync::mpsc::channel::<Scheduler<u64, V>>();
+    let (last, is_over) = (Mutex::new(last), Arc::new(Barrier::new(2)));
+    let goes_in_callback = stage.is_some();
+    let seen = Arc::clone(&is_over);
+    let callback = move |_: &u64, _: V| {
+        drop(last.lock().expect("nobody panics").recv());
+        seen.wait();
+    };
+    let builder = stage.into_iter().fold(Scheduler::builder().shards(2), Builder::executor);
+    let scheduler = builder.build(callback).expect("in range");
+    let core = Arc::clone(&scheduler.0.core);
+    let schedule = |key, delay| assert!(scheduler.schedule_with(key, value(), delay).is_ok());
+    (0..100).for_each(|key| schedule(key, Duration::from_secs(3600)));
+    if goes_in_callback {
+        schedule(100, Duration::ZERO);
+        sender.send(scheduler).expect("the callback waits for it");
+        is_over.wait();
+    } else {
+        drop(scheduler);
+    }
+    let mut count = 0;
+    let ordinal = thread::ordinal();
+    let _access = Access::new(&ordinal);
+    core.shards.iter().for_each(|shard| shard.identities(|_| count += 1));
+    count
+}
+
+#[test]
+fn the_end_leaves_timers_as_they_are_if_they_have_nothing_to_drop() {
+    assert_eq!(left_pending(|| 7, None), 100);
+    let value = Arc::new(());
+    assert_eq!((left_pending(|| Arc::clone(&value), None), Arc::strong_count(&value)), (0, 1));
+}
+
+#[test]
+fn the_end_leaves_none_pending_where_a_worker_may_be_left() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a small pool");
+    for stage in [Executor::Inline, Executor::Rayon(Arc::new(pool))] {
+        assert_eq!(left_pending(|| 7, Some(stage)), 0);
+    }
+}
+
+#[test]
+fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
+    for shard_count in [1, 2, 3, 16] {
+        let mut counts = vec![0; shard_count];
+        let mut buckets = vec![0; 64];
+        for hash in 0..64_000 {
+            let place = place(hash, shard_count);
+            counts[place.shard] += 1;
+            buckets[place.hash as usize % 64] += 1;
+        }
+        let fair =
+            |counts: &[usize]| counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4);
+        assert!(fair(&counts) && fair(&buckets), "{counts:?} {buckets:?}");
+    }
+}
