@@ -153,7 +153,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
             // Either may take long, and others wait for this core: a call must not, for milliseconds.
             Left::Nothing if core.growth.help(worker.index(), worker.shard()) => std::thread::yield_now(),
             Left::Nothing => sleep(&mut worker, ticket),
-            Left::Sweep => std::thread::yield_now(),
+            Left::Upkeep => std::thread::yield_now(),
             Left::Due => {}
         }
     }
@@ -186,7 +186,7 @@ fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K
     let core = Arc::clone(worker.core());
     let now = core.clock.tick_at(worker.read_clock());
     let next = worker.next_deadline(now, REVIEW_MAX);
-    let until = Worker::<K, V>::sleep_limit(next, now);
+    let until = worker.sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
     // A batch that one thread cannot cope with needs help then.
     let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));

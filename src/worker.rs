@@ -20,6 +20,8 @@ use std::time::Duration;
 const STEP_MAX: usize = 1024;
 /// Hints swept per step while stale ones prevail.
 const SWEEP_MAX: usize = 4096;
+/// Hints that one step files ahead of time, out of the next large slot.
+const PREPARE_MAX: usize = 2048;
 /// Hints taken out of each stripe of the mailbox per step.
 const DRAIN_MAX: usize = 4096;
 /// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
@@ -32,6 +34,8 @@ const WAITING_MAX: u64 = 1 << 16;
 const SLEEP_TICKS_MAX: u64 = 1 << 33;
 
 impl Entry for Hint {
+    const MAY_BE_UNWANTED: bool = false;
+
     fn tick(self, hand: u64) -> u64 {
         Hint::tick(self, Tick(hand)).0
     }
@@ -41,8 +45,8 @@ impl Entry for Hint {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
     Nothing,
-    /// Nothing is due; but hints that serve no timer are swept.
-    Sweep,
+    /// Nothing is due; but hints that serve no timer are swept, or many of one slot are filed ahead of time.
+    Upkeep,
     /// Timers may be due.
     Due,
 }
@@ -132,15 +136,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         };
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
+        let prepared = !caught_up || self.sweeping || self.wheel.prepare(PREPARE_MAX, |_| true);
         shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
         // Callbacks may run right here, and for as long as they like: not under our guard.
         drop(access);
         self.hand_over();
-        match (caught_up, self.sweeping) {
-            (false, _) => Left::Due,
-            (true, true) => Left::Sweep,
-            (true, false) => Left::Nothing,
+        match caught_up {
+            false => Left::Due,
+            true if self.sweeping || !prepared => Left::Upkeep,
+            true => Left::Nothing,
         }
     }
 
@@ -222,10 +227,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         next
     }
 
-    /// `tick`, or as far ahead as the worker may sleep.
-    pub(crate) fn sleep_limit(tick: Option<Tick>, now: Tick) -> Tick {
-        let limit = Tick(now.0.saturating_add(SLEEP_TICKS_MAX));
-        tick.map_or(limit, |tick| tick.min(limit))
+    /// When a worker whose next deadline is `next` has to wake up.
+    pub(crate) fn sleep_limit(&self, next: Option<Tick>, now: Tick) -> Tick {
+        let limit = now.0.saturating_add(SLEEP_TICKS_MAX).min(self.wheel.prepare_from());
+        Tick(next.map_or(limit, |next| next.0.min(limit)))
     }
 }
 
@@ -251,5 +256,63 @@ where
         }
         Look::Later(hint) => Some(hint),
         Look::Nothing => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheduler;
+    use crate::builder::{Builder, Parts};
+    use crate::callback::Callback;
+    use crate::clock::Clock;
+    use crate::executor::Executor;
+    use crate::wheel::slots::LEAD_PART;
+
+    const TICK: Duration = Duration::from_millis(1);
+
+    /// What a worker does that sleeps whenever it may, with `count` timers due from `first` on, evenly over `spread` ticks: when it
+    /// wakes up, until the first of them has fired. No step may leave anything due: there must not be much to do by then.
+    fn wake_ups(first: u64, count: u64, spread: u64) -> Vec<u64> {
+        let builder: Builder<u64, ()> = Scheduler::builder().shards(1);
+        let callback = Callback::Plain(Box::new(|_, ()| {}));
+        let Parts { core, runner, hasher, .. } =
+            builder.into_parts(Clock::manual(TICK, Tick(0)), Executor::Inline, callback);
+        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
+        let mut worker = Worker::new(Arc::clone(&core), 0, None);
+        for key in 0..count {
+            let delay = TICK * (first + key * spread / count) as u32;
+            scheduler.schedule(key, delay).expect("it is open and not full");
+        }
+        let (mut now, mut woken) = (Tick(0), Vec::new());
+        while worker.fired() == 0 {
+            core.clock.set(core.clock.start_of(now));
+            worker.read_clock();
+            loop {
+                match worker.step(now) {
+                    Left::Due => panic!("much was left to do at {now:?}, after {woken:?}"),
+                    Left::Upkeep => {}
+                    Left::Nothing => break,
+                }
+            }
+            let next = worker.next_deadline(now, usize::MAX);
+            now = worker.sleep_limit(next, now);
+            woken.push(now.0);
+        }
+        woken.pop();
+        woken
+    }
+
+    #[test]
+    fn a_worker_wakes_up_to_file_many_hints_of_one_far_slot_ahead() {
+        let (far, count) = (1 << 18, 2 * PREPARE_MAX as u64 + 1);
+        let lead = far - (far - 1) / LEAD_PART;
+        assert_eq!(wake_ups(far + 10, count, 100_000), [lead, far, far + 10]);
+        // All in one slot of the level below as well.
+        let (first, lower) = (far + 50_000, far + 12 * 4096);
+        let wake = wake_ups(first, count, 2000);
+        assert_eq!(wake, [lead, far, lower - 4095 / LEAD_PART, lower, first]);
+        // Few of them: only to fire.
+        assert_eq!(wake_ups(first, 7, 2000), [first]);
     }
 }

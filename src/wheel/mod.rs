@@ -31,16 +31,24 @@
 //! its values cascade to finer levels. After Varghese and Lauck, "Hashed and Hierarchical Timing
 //! Wheels", IEEE/ACM ToN 5(6), 1997.
 //!
+//! A far slot of a thousand values or more is taken apart ahead of time, some of it at each advance
+//! in the last sixteenth of its width before it, so that what is due need not wait until all of it
+//! has cascaded. (One slot at a time, and not while removed values are swept out. Who advances
+//! rarely then does much of it in one step.)
+//!
 //! The slots hold 16-byte tickets in chunks, not the values: cascading streams through memory and
 //! moves no value. A removed value leaves its ticket behind; tickets without a value are swept out,
 //! a few at a time, as soon as they are the greater part.
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod chunks;
 mod level;
 mod places;
+mod rows;
 pub(crate) mod slots;
+mod taken;
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +63,8 @@ const SPARE_TICKETS: usize = 64;
 /// Tickets that each call looks at while a sweep is due. A round over all of them is done after a
 /// small part as many removals, so removing stays O(1).
 const SWEEP_TICKETS: usize = 64;
+/// Tickets of a large slot that each advance takes apart ahead of time, at least.
+const PREPARED_TICKETS: usize = 64;
 
 /// Says which value of a [`Wheel`] is meant; never valid again once that value has left.
 ///
@@ -90,6 +100,8 @@ struct Ticket {
 }
 
 impl Entry for Ticket {
+    const MAY_BE_UNWANTED: bool = true;
+
     fn tick(self, _hand: u64) -> u64 {
         self.deadline
     }
@@ -115,7 +127,8 @@ pub struct Wheel<T> {
 impl<T> Wheel<T> {
     /// An empty wheel at tick 0.
     ///
-    /// It takes about 17 KiB, however little it holds.
+    /// It takes about 17 KiB, however little it holds; twice that while a slot of many values is
+    /// taken apart ahead of time.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -242,9 +255,10 @@ impl<T> Wheel<T> {
     /// Like [`advance`](Self::advance), in pieces: looks at no more than `limit` values (at least
     /// one), and says whether it caught up with `to`.
     ///
-    /// Values that expire, values that cascade and values already removed all count. A call may
-    /// look at a constant number more per value expired, to sweep out removed ones. While it is not
-    /// caught up [`now`](Self::now) is behind `to`, or values are overdue; call again.
+    /// Values that expire, values that cascade, ahead of time or not, and values already removed all
+    /// count. A call may look at a constant number more per value expired, to sweep out removed
+    /// ones. While it is not caught up [`now`](Self::now) is behind `to`, or values are overdue;
+    /// call again.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -260,8 +274,9 @@ impl<T> Wheel<T> {
     /// ```
     pub fn advance_bounded(&mut self, to: u64, limit: usize, mut expire: impl FnMut(T)) -> bool {
         let Self { slots, places, .. } = self;
-        let held = places.len();
-        let caught_up = slots.advance_visiting(to, limit, |visit, ticket| match visit {
+        let (before, held) = (slots.hand(), places.len());
+        let mut left = limit.max(1);
+        let caught_up = slots.advance_visiting(to, &mut left, |visit, ticket| match visit {
             Visit::Passing => places.contains(ticket.key),
             Visit::Due(_) => {
                 // The place is free before the closure runs: it may panic.
@@ -271,6 +286,9 @@ impl<T> Wheel<T> {
                 false
             }
         });
+        if caught_up && left > 0 && slots.has_work_ahead() {
+            self.prepare(before, left);
+        }
         // Four tickets pay for each value that left: the sweep keeps pace.
         let expired = held - self.places.len();
         self.sweep(expired.saturating_mul(4).saturating_add(SWEEP_TICKETS));
@@ -283,7 +301,8 @@ impl<T> Wheel<T> {
     /// O(1) unless the value that was earliest in its slot has been removed. Then this call looks
     /// through that slot, and on through slots in which every value was removed, up to the first
     /// one that waits: O(n) at worst, and removed values are never much more than those that wait.
-    /// It also looks through what is left of a slot in which a bounded advance or a sweep stopped.
+    /// It also looks through what is left of a slot in which a bounded advance or a sweep stopped,
+    /// or that is taken apart ahead of time if its earliest value has been removed.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -378,6 +397,18 @@ impl<T> Wheel<T> {
         waiting.sort_unstable();
         ticketed.sort_unstable();
         assert_eq!(waiting, ticketed, "each value has exactly one ticket");
+    }
+
+    /// Takes some of the next large slot apart, if it is time: the part of it that passed since `before`, of the time that was
+    /// left then.
+    fn prepare(&mut self, before: u64, limit: usize) {
+        let Self { slots, places, .. } = self;
+        slots.look_ahead();
+        let part = slots.unprepared().map_or(0, |(count, until)| {
+            let passed = u128::from(slots.hand() - before) * count as u128;
+            passed.div_ceil(u128::from(until - before)) as usize
+        });
+        slots.prepare(limit.min(part.max(PREPARED_TICKETS)), |ticket| places.contains(ticket.key));
     }
 
     /// Looks at some tickets if those without a value are the greater part, or were when the round

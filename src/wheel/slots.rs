@@ -1,7 +1,7 @@
 //! The hierarchical wheel itself, for small entries that are copied about: the shards' hints, and
 //! the tickets of [`Wheel`](super::Wheel). It owns nothing but entries and the ticks they are due.
 //!
-//! An entry is in exactly one of four places:
+//! An entry is in exactly one of five places:
 //!
 //! - in the **slot** that its tick says ([`level`](super::level)), all ahead of the hand;
 //! - **late**: it was due when it was inserted. A heap, so that these too come out by tick;
@@ -9,10 +9,12 @@
 //!   out, the rest cascades to lower levels. It may take several calls, and the hand stays where it
 //!   is meanwhile: no later tick can come out before an earlier one that is still in here;
 //! - **swept**: the slot that `review_some` is in the middle of. It is put back before the hand
-//!   may enter that slot.
+//!   may enter that slot;
+//! - **ahead**: the next slot, if it is large, is taken apart before the hand gets there: see
+//!   [`ahead`](super::ahead).
 //!
-//! The hand enters a slot at the slot's earliest tick, not at its start, when time has come that
-//! far. So a lone far entry cascades once instead of once per level.
+//! The hand enters any other slot at the slot's earliest tick, not at its start, when time has come
+//! that far. So a lone far entry cascades once instead of once per level.
 //!
 //! It does not look at a clock, and it removes no single entry: an entry that is not wanted any more
 //! is dropped by whoever looks at it next.
@@ -20,11 +22,26 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::ahead::Ahead;
 use super::chunks::{Arena, Chain};
-use super::level::{LEVEL_COUNT, SLOT_COUNT, level_for, slot_for, slot_last, slot_start};
+use super::rows::{self, POSITION_COUNT, Rows, level_of, position_of};
+use super::taken::Taken;
+
+/// Slots with so many entries are taken apart ahead of time: fewer take some ten microseconds.
+const LARGE: usize = if cfg!(test) { 8 } else { 1024 };
+/// From this level on: what is in a slot below it is due within 64 ticks.
+const LARGE_LEVEL: usize = 2;
+/// By this part of its own width a slot is taken apart before its first tick. Not earlier: some of its entries may be removed before,
+/// and a nearer slot may become large, while there is only one ahead.
+pub(crate) const LEAD_PART: u64 = 16;
+/// The sweep begins above all slots. Those of the rows ahead count as further slots on top.
+const SWEEP_START: usize = 2 * POSITION_COUNT;
 
 /// What the wheel holds.
 pub(crate) trait Entry: Copy {
+    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted.
+    const MAY_BE_UNWANTED: bool;
+
     /// The tick this entry is due, decoded near `hand`: an entry may keep fewer bits of it.
     fn tick(self, hand: u64) -> u64;
 }
@@ -34,7 +51,7 @@ pub(crate) trait Entry: Copy {
 pub(crate) enum Visit {
     /// It is due at this tick, and has left the wheel.
     Due(u64),
-    /// It moves to another slot, if the visitor says that it is still wanted.
+    /// It moves to another slot, which will go by it, if the visitor says that it is still wanted.
     Passing,
 }
 
@@ -65,71 +82,21 @@ impl<E> PartialEq for Late<E> {
 
 impl<E> Eq for Late<E> {}
 
-/// A slot's chain on its way to somewhere else: whole chunks, and one that is open.
-#[derive(Debug)]
-struct Taken<E> {
-    chain: Chain,
-    loose: Vec<E>,
-    /// The slot it was taken from, as `Slots::position` counts.
-    position: usize,
-    /// First and last tick of that slot.
-    first: u64,
-    last: u64,
-}
-
-impl<E: Entry> Taken<E> {
-    fn nothing() -> Self {
-        Self { chain: Chain::EMPTY, loose: Vec::new(), position: 0, first: 0, last: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.loose.len() + self.chain.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.loose.is_empty() && self.chain.is_empty()
-    }
-
-    fn covers(&self, tick: u64) -> bool {
-        !self.is_empty() && self.first <= tick && tick <= self.last
-    }
-
-    fn pop(&mut self, arena: &mut Arena<E>) -> Option<E> {
-        if self.loose.is_empty() {
-            arena.take_chunk(&mut self.chain, &mut self.loose);
-        }
-        self.loose.pop()
-    }
-
-    fn iter<'a>(&'a self, arena: &'a Arena<E>) -> impl Iterator<Item = E> + 'a {
-        self.loose.iter().copied().chain(arena.iter(self.chain))
-    }
-
-    /// The earliest tick: looks at the one open chunk only.
-    fn min(&self, hand: u64) -> Option<u64> {
-        let loose = self.loose.iter().map(|entry| entry.tick(hand));
-        let chain = (!self.chain.is_empty()).then_some(self.chain.min());
-        loose.chain(chain).min()
-    }
-}
-
 /// A hierarchical timing wheel of entries. See the module's head.
 #[derive(Debug)]
 pub(crate) struct Slots<E> {
     /// The last tick already processed.
     hand: u64,
-    /// Entries in all four places.
+    /// Entries in all five places.
     len: usize,
-    /// One bit per slot of a level: the slot holds an entry.
-    occupied: [u64; LEVEL_COUNT],
-    /// One bit per slot: the entry that made the slot's minimum may be unwanted. See `doubt`.
-    doubtful: [u64; LEVEL_COUNT],
-    /// The slots, in the order of `position`.
-    chains: Box<[Chain]>,
+    rows: Rows,
     arena: Arena<E>,
     late: BinaryHeap<Late<E>>,
     open: Taken<E>,
     swept: Taken<E>,
+    ahead: Option<Ahead<E>>,
+    /// No slot is to be taken apart ahead before this tick.
+    prepare_from: u64,
     /// The sweep has seen the slots from here up. Entries cascade down, so going down misses none.
     sweep_position: usize,
 }
@@ -140,14 +107,14 @@ impl<E: Entry> Slots<E> {
         Self {
             hand,
             len: 0,
-            occupied: [0; LEVEL_COUNT],
-            doubtful: [0; LEVEL_COUNT],
-            chains: vec![Chain::EMPTY; LEVEL_COUNT * SLOT_COUNT].into_boxed_slice(),
+            rows: Rows::new(),
             arena: Arena::new(),
             late: BinaryHeap::new(),
             open: Taken::nothing(),
             swept: Taken::nothing(),
-            sweep_position: LEVEL_COUNT * SLOT_COUNT,
+            ahead: None,
+            prepare_from: u64::MAX,
+            sweep_position: SWEEP_START,
         }
     }
 
@@ -170,11 +137,12 @@ impl<E: Entry> Slots<E> {
 
     /// The earliest tick of all entries held, exactly; an overdue entry's is at most the hand.
     ///
-    /// O(1): at most the two chunks that are open are looked at.
+    /// O(1): at most the three chunks that are open are looked at.
     pub(crate) fn next_tick(&self) -> Option<u64> {
-        let slot = self.first_slot().map(|position| self.chains[position].min());
+        let slot = self.rows.first().map(|position| self.rows.chain(position).min());
         let late = self.late.peek().map(|late| late.tick);
-        [slot, late, self.open.min(self.hand), self.swept.min(self.hand)].into_iter().flatten().min()
+        let ahead = self.ahead.as_ref().and_then(|ahead| ahead.next_tick(self.hand));
+        [slot, late, self.open.min(self.hand), self.swept.min(self.hand), ahead].into_iter().flatten().min()
     }
 
     /// Puts an entry that is counted already where its tick says.
@@ -188,54 +156,32 @@ impl<E: Entry> Slots<E> {
     }
 
     fn file(&mut self, tick: u64, entry: E) {
-        let (level, slot) = self.place(tick);
-        let chain = &mut self.chains[Self::position(level, slot)];
-        self.occupied[level] |= 1 << slot;
-        if tick <= chain.min() {
-            self.doubtful[level] &= !(1 << slot);
+        if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
+            return ahead.file(&mut self.arena, tick, entry);
         }
-        self.arena.push(chain, tick, entry);
+        let position = self.rows.file(&mut self.arena, self.hand, tick, entry);
+        if self.rows.chain(position).len() == LARGE && level_of(position) >= LARGE_LEVEL {
+            // Perhaps it is the next one.
+            self.prepare_from = 0;
+        }
     }
 
-    /// Level and slot of a tick that lies ahead.
-    fn place(&self, tick: u64) -> (usize, usize) {
-        let level = level_for(self.hand, tick);
-        (level, slot_for(tick, level))
+    /// Files an entry that was held elsewhere, unless it is unwanted and its slot would go by it. (To ask of each would take a
+    /// cache miss each time that it moves. What else is unwanted is dropped later.)
+    fn pass(&mut self, tick: u64, entry: E, wanted: &mut impl FnMut(E) -> bool) {
+        let leads = || self.ahead_at(tick).map_or_else(|| self.rows.leads(self.hand, tick), |ahead| ahead.leads(tick));
+        let is_asked = E::MAY_BE_UNWANTED && leads();
+        // Not counted while the visitor has it: it may panic.
+        self.len -= 1;
+        if !is_asked || wanted(entry) {
+            self.len += 1;
+            self.file(tick, entry);
+        }
     }
 
-    /// All slots in one row. The order is that of time: see [`level`](super::level).
-    fn position(level: usize, slot: usize) -> usize {
-        level * SLOT_COUNT + slot
-    }
-
-    /// The occupied slot that comes first.
-    fn first_slot(&self) -> Option<usize> {
-        let level = self.occupied.iter().position(|&slots| slots != 0)?;
-        Some(Self::position(level, self.occupied[level].trailing_zeros() as usize))
-    }
-
-    /// The last occupied slot before `position`.
-    fn last_slot_below(&self, position: usize) -> Option<usize> {
-        let (top, slot) = (position / SLOT_COUNT, position % SLOT_COUNT);
-        let below = self.occupied.get(top).map_or(0, |slots| slots & ((1 << slot) - 1));
-        let lower = (0..top).map(|level| (level, self.occupied[level]));
-        let (level, slots) = lower.chain([(top, below)]).rev().find(|&(_, slots)| slots != 0)?;
-        Some(Self::position(level, slots.ilog2() as usize))
-    }
-
-    /// Empties a slot.
-    fn detach(&mut self, position: usize) -> Chain {
-        let (level, slot) = (position / SLOT_COUNT, position % SLOT_COUNT);
-        self.occupied[level] &= !(1 << slot);
-        self.doubtful[level] &= !(1 << slot);
-        std::mem::replace(&mut self.chains[position], Chain::EMPTY)
-    }
-
-    /// First and last tick of a slot.
-    fn range(&self, position: usize) -> (u64, u64) {
-        let (level, slot) = (position / SLOT_COUNT, position % SLOT_COUNT);
-        let first = slot_start(self.hand, level, slot);
-        (first, slot_last(first, level))
+    /// What is ahead, if `tick` belongs to that slot.
+    fn ahead_at(&self, tick: u64) -> Option<&Ahead<E>> {
+        self.ahead.as_ref().filter(|ahead| ahead.covers(tick))
     }
 }
 
@@ -248,7 +194,7 @@ impl<E: Entry> Slots<E> {
     /// empty time costs nothing. Time never goes back: with `to` behind the hand only overdue
     /// entries come out. If `expire` panics, the entry it was given is out and all others are held.
     pub(crate) fn advance_bounded(&mut self, to: u64, limit: usize, mut expire: impl FnMut(u64, E)) -> bool {
-        self.advance_visiting(to, limit, |visit, entry| {
+        self.advance_visiting(to, &mut limit.max(1), |visit, entry| {
             if let Visit::Due(tick) = visit {
                 expire(tick, entry);
             }
@@ -256,15 +202,20 @@ impl<E: Entry> Slots<E> {
         })
     }
 
-    /// Like `advance_bounded`; shows the entries that cascade too, and drops those for which
-    /// `visit` answers false.
-    pub(crate) fn advance_visiting(&mut self, to: u64, limit: usize, mut visit: impl FnMut(Visit, E) -> bool) -> bool {
-        let mut left = limit.max(1);
+    /// Like `advance_bounded`, and takes what it touches off `left`, which is not zero. Of the entries that cascade it shows those
+    /// whose tick becomes the first one of their slot, and drops them if `visit` answers false.
+    pub(crate) fn advance_visiting(
+        &mut self,
+        to: u64,
+        left: &mut usize,
+        mut visit: impl FnMut(Visit, E) -> bool,
+    ) -> bool {
         loop {
             // Late before open: late ticks are at most the hand, open ones at least.
-            let done = self.expire_late(&mut left, &mut visit)
-                && self.empty_open(&mut left, &mut visit)
-                && self.unsweep(to, &mut left, &mut visit);
+            let done = self.expire_late(left, &mut visit)
+                && self.empty_open(left, &mut visit)
+                && self.unsweep(to, left, &mut visit)
+                && self.complete_ahead(to, left, &mut visit);
             if !done {
                 return false;
             }
@@ -291,14 +242,13 @@ impl<E: Entry> Slots<E> {
         while *left > 0 {
             let Some(entry) = self.open.pop(&mut self.arena) else { break };
             *left -= 1;
-            // Not counted while the visitor has it: it may panic.
-            self.len -= 1;
             let tick = entry.tick(self.hand);
             if tick <= self.hand {
+                // Not counted while the visitor has it: it may panic.
+                self.len -= 1;
                 visit(Visit::Due(tick), entry);
-            } else if visit(Visit::Passing, entry) {
-                self.len += 1;
-                self.file(tick, entry);
+            } else {
+                self.pass(tick, entry, &mut |entry| visit(Visit::Passing, entry));
             }
         }
         self.open.is_empty()
@@ -315,27 +265,48 @@ impl<E: Entry> Slots<E> {
         while *left > 0 {
             let Some(entry) = self.swept.pop(&mut self.arena) else { break };
             *left -= 1;
-            self.len -= 1;
-            if visit(Visit::Passing, entry) {
-                self.insert(entry);
-            }
+            self.pass(entry.tick(self.hand), entry, &mut |entry| visit(Visit::Passing, entry));
         }
         self.swept.is_empty()
     }
 
+    /// True if the hand, on its way to `to`, comes to what is ahead before any other slot.
+    fn comes_to_ahead(&self, to: u64) -> bool {
+        let is_first = |ahead: &Ahead<E>| self.rows.first().is_none_or(|position| ahead.position() < position);
+        self.ahead.as_ref().is_some_and(|ahead| ahead.base() <= to && is_first(ahead))
+    }
+
+    /// Completes what is ahead if the hand comes to it next; true if that does not lie in the way any more.
+    fn complete_ahead(&mut self, to: u64, left: &mut usize, visit: &mut impl FnMut(Visit, E) -> bool) -> bool {
+        !self.comes_to_ahead(to) || self.split(left, &mut |entry| visit(Visit::Passing, entry))
+    }
+
     /// Moves the hand into the next occupied slot, or to `to` if that comes first; false then.
     fn enter_next(&mut self, to: u64) -> bool {
-        let next = self.first_slot().map(|position| (position, self.range(position)));
-        let Some((position, (first, last))) = next.filter(|&(_, (first, _))| first <= to) else {
+        if self.comes_to_ahead(to) {
+            self.enter_ahead();
+        }
+        let next = self.rows.first().map(|position| (position, rows::range(self.hand, position)));
+        let Some((position, range)) = next.filter(|&(_, (first, _))| first <= to) else {
             self.hand = self.hand.max(to);
             return false;
         };
-        let chain = self.detach(position);
+        let chain = self.rows.detach(position);
         // No entry of any slot is due before the earliest of this one, so the hand may go there.
         self.hand = chain.min().min(to);
-        let loose = std::mem::take(&mut self.open.loose);
-        self.open = Taken { chain, loose, position, first, last };
+        self.open.become_next(Taken::new(chain, position, range));
         true
+    }
+
+    /// Puts what is ahead in the place of the lower levels, which are empty: they come first. What is due at its first tick is in the
+    /// hand's own slot then, and the next to be entered.
+    fn enter_ahead(&mut self) {
+        let Some(mut ahead) = self.ahead.take() else { return };
+        debug_assert!(ahead.rest.is_empty(), "entries would be lost");
+        self.rows.swap_below(level_of(ahead.position()), &mut ahead.rows);
+        self.hand = ahead.base();
+        // There may be large ones among them.
+        self.prepare_from = 0;
     }
 
     /// Gives memory back when nothing is held.
@@ -347,6 +318,65 @@ impl<E: Entry> Slots<E> {
     }
 }
 
+/// Taking large slots apart ahead of time.
+impl<E: Entry> Slots<E> {
+    /// The tick at which there is something to do ahead, later than the hand once `prepare` is done: a slot is to be begun with, or the
+    /// one that is ahead to be entered, so that the next one can be. `u64::MAX` for nothing.
+    pub(crate) fn prepare_from(&self) -> u64 {
+        self.ahead.as_ref().map_or(self.prepare_from, Ahead::base)
+    }
+
+    /// False if `prepare` has nothing to do.
+    pub(crate) fn has_work_ahead(&self) -> bool {
+        self.ahead.is_some() || self.hand >= self.prepare_from
+    }
+
+    /// Entries that `prepare` has begun with and not seen yet, and the tick by which it should have.
+    pub(crate) fn unprepared(&self) -> Option<(usize, u64)> {
+        let ahead = self.ahead.as_ref().filter(|ahead| !ahead.rest.is_empty())?;
+        Some((ahead.rest.len(), ahead.base()))
+    }
+
+    /// Takes the next large slot apart, if it is time: `limit` entries of it (at least one), so that an advance does not have to
+    /// do it all at once. Asks of some whether they are `wanted`, as an advance does. True if nothing is left to do for now.
+    pub(crate) fn prepare(&mut self, limit: usize, mut wanted: impl FnMut(E) -> bool) -> bool {
+        self.look_ahead();
+        self.split(&mut limit.max(1), &mut wanted)
+    }
+
+    /// Begins with the next large slot, if it is time.
+    pub(crate) fn look_ahead(&mut self) {
+        if self.ahead.take_if(|ahead| ahead.is_empty()).is_some() {
+            self.prepare_from = 0;
+        }
+        // A sweep under way would miss it.
+        if self.hand < self.prepare_from() || self.sweep_position != SWEEP_START {
+            return;
+        }
+        let Some(position) = self.rows.first_large(LARGE_LEVEL, LARGE) else {
+            self.prepare_from = u64::MAX;
+            return;
+        };
+        let range @ (first, last) = rows::range(self.hand, position);
+        self.prepare_from = first.saturating_sub((last - first) / LEAD_PART);
+        if self.hand >= self.prepare_from {
+            let is_doubtful = self.rows.is_doubtful(position);
+            self.ahead = Some(Ahead::new(self.rows.detach(position), is_doubtful, position, range));
+            self.prepare_from = u64::MAX;
+        }
+    }
+
+    /// Files what is left of the slot ahead; true when nothing is.
+    fn split(&mut self, left: &mut usize, wanted: &mut impl FnMut(E) -> bool) -> bool {
+        while *left > 0 {
+            let Some(entry) = self.ahead.as_mut().and_then(|ahead| ahead.rest.pop(&mut self.arena)) else { break };
+            *left -= 1;
+            self.pass(entry.tick(self.hand), entry, wanted);
+        }
+        self.ahead.as_ref().is_none_or(|ahead| ahead.rest.is_empty())
+    }
+}
+
 /// Looking into the slots.
 impl<E: Entry> Slots<E> {
     /// Whether a live entry is due at exactly `tick`; `None` if more than `most` entries would
@@ -354,8 +384,14 @@ impl<E: Entry> Slots<E> {
     pub(crate) fn probe(&self, tick: u64, most: usize, mut live: impl FnMut(E) -> bool) -> Option<bool> {
         let overdue = tick <= self.hand;
         let late = if overdue { self.late.len() } else { 0 };
-        let slot = if overdue { Chain::EMPTY } else { self.chains[self.position_of(tick)] };
-        let taken = [&self.open, &self.swept].into_iter().filter(|taken| taken.covers(tick));
+        let ahead = self.ahead_at(tick);
+        let slot = match ahead {
+            _ if overdue => Chain::EMPTY,
+            Some(ahead) => ahead.chain_of(tick),
+            None => self.rows.chain(position_of(self.hand, tick)),
+        };
+        let taken = [&self.open, &self.swept].into_iter().chain(ahead.map(|ahead| &ahead.rest));
+        let taken = taken.filter(|taken| taken.covers(tick));
         let held = late + slot.len() + taken.clone().map(Taken::len).sum::<usize>();
         if held > most {
             return None;
@@ -380,8 +416,13 @@ impl<E: Entry> Slots<E> {
         }
         if tick <= self.hand {
             self.review_late(&mut keep);
+        } else if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
+            let chain = ahead.rows.detach(position_of(ahead.base(), tick));
+            self.review_rest(&mut all, &mut keep);
+            self.review_chain(chain, &mut keep);
         } else {
-            self.review_slot(self.position_of(tick), &mut keep);
+            let chain = self.rows.detach(position_of(self.hand, tick));
+            self.review_chain(chain, &mut keep);
         }
         self.trim();
     }
@@ -395,13 +436,15 @@ impl<E: Entry> Slots<E> {
         let mut left = limit.max(1);
         loop {
             // Open first: what cascades from there could land behind the sweep.
-            let done = self.review_open(&mut left, &mut keep) && self.review_swept(&mut left, &mut keep);
+            let done = self.review_open(&mut left, &mut keep)
+                && self.review_rest(&mut left, &mut keep)
+                && self.review_swept(&mut left, &mut keep);
             if !done {
                 return false;
             }
             if !self.sweep_next() {
                 self.review_late(&mut keep);
-                self.sweep_position = LEVEL_COUNT * SLOT_COUNT;
+                self.sweep_position = SWEEP_START;
                 self.trim();
                 return true;
             }
@@ -411,17 +454,15 @@ impl<E: Entry> Slots<E> {
     /// An entry due at `tick` is not wanted any more: `first_live` shall not trust the minimum of
     /// its slot if it was the one. O(1).
     pub(crate) fn doubt(&mut self, tick: u64) {
-        if tick <= self.hand {
-            return;
-        }
-        let (level, slot) = self.place(tick);
-        if self.chains[Self::position(level, slot)].min() == tick {
-            self.doubtful[level] |= 1 << slot;
+        if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
+            ahead.doubt(tick);
+        } else if tick > self.hand {
+            self.rows.doubt(self.hand, tick);
         }
     }
 
-    /// The earliest tick of all live entries, if `doubt` was told of each that died and the visitor
-    /// of an advance drops them. O(1) if the earliest slot's minimum was never doubted; else slots
+    /// The earliest tick of all live entries, if `doubt` was told of each that died and visitors
+    /// drop those that they are asked about. O(1) if the earliest slot's minimum was never doubted; else slots
     /// are looked through, in order, up to the first live entry's.
     pub(crate) fn first_live(&self, mut live: impl FnMut(E) -> bool) -> Option<u64> {
         if let Some(late) = self.late.peek().filter(|late| live(late.entry)) {
@@ -431,64 +472,29 @@ impl<E: Entry> Slots<E> {
         if late.is_some() {
             return late;
         }
-        let open = self.first_live_taken(&self.open, &mut live);
-        let swept = self.first_live_taken(&self.swept, &mut live);
-        let slot = self.first_live_slot(&mut live);
-        [open, swept, slot].into_iter().flatten().min()
-    }
-
-    fn first_live_taken(&self, taken: &Taken<E>, live: &mut impl FnMut(E) -> bool) -> Option<u64> {
-        let loose = taken.loose.iter().filter(|&&entry| live(entry));
-        let loose = loose.map(|entry| entry.tick(self.hand)).min();
-        self.first_live_chain(&taken.chain, loose, live)
-    }
-
-    fn first_live_slot(&self, live: &mut impl FnMut(E) -> bool) -> Option<u64> {
-        for level in 0..LEVEL_COUNT {
-            let mut slots = self.occupied[level];
-            while slots != 0 {
-                let slot = slots.trailing_zeros() as usize;
-                let chain = &self.chains[Self::position(level, slot)];
-                let doubtful = self.doubtful[level] & 1 << slot != 0;
-                let found = if doubtful { self.first_live_chain(chain, None, live) } else { Some(chain.min()) };
-                if found.is_some() {
-                    return found;
-                }
-                slots &= slots - 1;
-            }
-        }
-        None
-    }
-
-    /// The earliest of `best` and the live entries of a chain; stops where nothing earlier is left.
-    fn first_live_chain(&self, chain: &Chain, mut best: Option<u64>, live: &mut impl FnMut(E) -> bool) -> Option<u64> {
-        for (min, entries) in self.arena.chunks(*chain) {
-            if best.is_some_and(|best| best <= min) {
-                break;
-            }
-            for &entry in entries {
-                let tick = entry.tick(self.hand);
-                if best.is_none_or(|best| tick < best) && live(entry) {
-                    best = Some(tick);
-                }
-            }
-        }
-        best
-    }
-
-    fn position_of(&self, tick: u64) -> usize {
-        let (level, slot) = self.place(tick);
-        Self::position(level, slot)
+        let taken = [&self.open, &self.swept].map(|taken| taken.first_live(&self.arena, self.hand, &mut live));
+        let slot = self.rows.first_live(&self.arena, self.hand, &mut live);
+        let first = taken.into_iter().flatten().chain(slot).min();
+        let ahead = self.ahead.as_ref().filter(|ahead| first.is_none_or(|first| ahead.base() <= first));
+        first.into_iter().chain(ahead.and_then(|ahead| ahead.first_live(&self.arena, self.hand, &mut live))).min()
     }
 
     /// Takes the next slot for the sweep; false at the end of the round.
     fn sweep_next(&mut self) -> bool {
-        let Some(position) = self.last_slot_below(self.sweep_position) else { return false };
-        let (first, last) = self.range(position);
-        let chain = self.detach(position);
-        let loose = std::mem::take(&mut self.swept.loose);
-        self.swept = Taken { chain, loose, position, first, last };
-        self.sweep_position = position;
+        // First those of the rows ahead.
+        let above = self.sweep_position.saturating_sub(POSITION_COUNT);
+        if let Some(ahead) = &mut self.ahead
+            && let Some(position) = ahead.rows.last_below(above)
+        {
+            let (base, chain) = (ahead.base(), ahead.rows.detach(position));
+            self.sweep_position = POSITION_COUNT + position;
+            self.swept.become_next(Taken::new(chain, self.sweep_position, rows::range(base, position)));
+        } else {
+            let Some(position) = self.rows.last_below(self.sweep_position.min(POSITION_COUNT)) else { return false };
+            let chain = self.rows.detach(position);
+            self.sweep_position = position;
+            self.swept.become_next(Taken::new(chain, position, rows::range(self.hand, position)));
+        }
         true
     }
 
@@ -510,8 +516,16 @@ impl<E: Entry> Slots<E> {
         self.swept.is_empty()
     }
 
-    fn review_slot(&mut self, position: usize, keep: &mut impl FnMut(E) -> Option<E>) {
-        let mut chain = self.detach(position);
+    fn review_rest(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
+        while *left > 0 {
+            let Some(entry) = self.ahead.as_mut().and_then(|ahead| ahead.rest.pop(&mut self.arena)) else { break };
+            *left -= 1;
+            self.review_entry(entry, keep);
+        }
+        self.ahead.as_ref().is_none_or(|ahead| ahead.rest.is_empty())
+    }
+
+    fn review_chain(&mut self, mut chain: Chain, keep: &mut impl FnMut(E) -> Option<E>) {
         let mut loose = Vec::new();
         while !chain.is_empty() {
             self.arena.take_chunk(&mut chain, &mut loose);
@@ -538,15 +552,18 @@ impl<E: Entry> Slots<E> {
     /// Panics unless every entry is where its tick says, the bitmaps are the occupied slots, the
     /// minima are exact, the length is right and no chunk is lost. O(entries held).
     pub(crate) fn check_invariants(&self) {
-        let slots: usize = (0..self.chains.len()).map(|position| self.check_slot(position)).sum();
-        let taken = self.check_taken(&self.open) + self.check_taken(&self.swept);
-        self.arena.check_accounts(slots + taken);
+        let slots = self.rows.check(&self.arena, self.hand, self.hand);
+        let taken = self.open.check(&self.arena, self.hand) + self.swept.check(&self.arena, self.hand);
+        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.check(&self.arena, self.hand));
+        self.arena.check_accounts(slots + taken + ahead);
         assert!(self.late.iter().all(|late| late.tick <= self.hand), "a late entry is not due");
         assert!(self.open.iter(&self.arena).all(|entry| entry.tick(self.hand) >= self.hand));
         assert!(self.swept.iter(&self.arena).all(|entry| entry.tick(self.hand) > self.hand));
         assert_eq!(self.len, self.entries().count(), "the length is wrong");
         let next = self.entries().map(|entry| entry.tick(self.hand)).min();
         assert_eq!(self.next_tick(), next, "the next tick is wrong");
+        let in_ahead = |position| self.ahead.as_ref().is_some_and(|ahead| ahead.position() == position);
+        assert!(!(0..POSITION_COUNT).any(|position| in_ahead(position) && !self.rows.chain(position).is_empty()));
     }
 
     /// What `pick` makes of everything held, in no order.
@@ -556,30 +573,9 @@ impl<E: Entry> Slots<E> {
 
     /// Everything held, in no order.
     fn entries(&self) -> impl Iterator<Item = E> + '_ {
-        let slots = self.chains.iter().flat_map(|&chain| self.arena.iter(chain));
+        let slots = self.rows.entries(&self.arena);
         let taken = self.open.iter(&self.arena).chain(self.swept.iter(&self.arena));
-        slots.chain(taken).chain(self.late.iter().map(|late| late.entry))
-    }
-
-    fn check_slot(&self, position: usize) -> usize {
-        let (level, slot) = (position / SLOT_COUNT, position % SLOT_COUNT);
-        let chain = &self.chains[position];
-        let bit = |map: &[u64; LEVEL_COUNT]| map[level] & 1 << slot != 0;
-        assert_eq!(bit(&self.occupied), !chain.is_empty(), "level {level} slot {slot}: occupancy");
-        assert!(bit(&self.occupied) || !bit(&self.doubtful), "level {level} slot {slot}: doubt");
-        for entry in self.arena.iter(*chain) {
-            let tick = entry.tick(self.hand);
-            assert!(tick > self.hand, "tick {tick} is behind the hand {}", self.hand);
-            assert_eq!(self.place(tick), (level, slot), "tick {tick}, hand {}", self.hand);
-        }
-        self.arena.check_chain(chain, |entry| entry.tick(self.hand))
-    }
-
-    fn check_taken(&self, taken: &Taken<E>) -> usize {
-        for entry in taken.iter(&self.arena) {
-            let tick = entry.tick(self.hand);
-            assert!(taken.covers(tick), "tick {tick} was taken from another slot");
-        }
-        self.arena.check_chain(&taken.chain, |entry| entry.tick(self.hand))
+        let ahead = self.ahead.iter().flat_map(|ahead| ahead.entries(&self.arena));
+        slots.chain(taken).chain(ahead).chain(self.late.iter().map(|late| late.entry))
     }
 }
