@@ -62,6 +62,13 @@ pub(crate) trait Caller {
     }
 }
 
+/// A timing wheel for one owner, which has neither a thread nor a clock.
+pub(crate) trait Wheel: Default {
+    fn insert(&mut self, delay: Duration, value: u64);
+    /// A millisecond passes; how many values expire.
+    fn step(&mut self) -> usize;
+}
+
 /// A timer to be scheduled.
 #[derive(Clone, Copy)]
 pub(crate) struct Timer {

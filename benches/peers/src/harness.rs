@@ -17,7 +17,7 @@ pub(crate) struct Outcome {
 /// The jobs of a run, each for every contender that it suits and several times.
 pub(crate) fn plan(options: &Options) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for session in [Session::Calls, Session::Burst, Session::Idle, Session::Grow, Session::Memory, Session::Churn] {
+    for session in Session::ALL {
         let workloads: Vec<_> = options.only.iter().copied().filter(|workload| workload.session() == session).collect();
         if workloads.is_empty() {
             continue;
@@ -43,7 +43,7 @@ fn populations(options: &Options, session: Session) -> Vec<usize> {
         (Session::Calls, false) => &[100_000, 1_000_000, 10_000_000],
         (Session::Burst, true) => &[100_000],
         (Session::Burst, false) => &[100_000, 1_000_000],
-        (Session::Grow | Session::Churn, false) => &[10_000_000],
+        (Session::Grow | Session::Churn | Session::Advance, false) => &[10_000_000],
         (Session::Memory, false) => &[1_000_000, 10_000_000],
         (Session::Idle, _) | (_, true) => &[1_000_000],
     };
@@ -62,7 +62,11 @@ fn runs(options: &Options, job: &Job) -> usize {
 
 /// By handle, timers fire and wait as they do by key.
 fn suits(entry: &Entry, job: &Job) -> bool {
-    entry.access == Access::Key || !matches!(job.session(), Session::Burst | Session::Idle)
+    match entry.access {
+        Access::Key => job.session() != Session::Advance,
+        Access::Handle => !matches!(job.session(), Session::Burst | Session::Idle | Session::Advance),
+        Access::Own => job.session() == Session::Advance,
+    }
 }
 
 /// Calls `done` after each job, with all that is known by then.

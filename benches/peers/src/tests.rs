@@ -10,7 +10,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 fn entries() -> Vec<Entry> {
-    contenders::all::<RandomState>()
+    let mut entries = contenders::all::<RandomState>();
+    entries.retain(|entry| entry.access != contenders::Access::Own);
+    entries
 }
 
 /// Small; faults are told, but for early firings: that two of the peers do so is what the benchmark shows.
@@ -38,6 +40,12 @@ fn all_contenders_by_key_fire_each_timer_once() {
     entries().iter().filter(|entry| entry.access == contenders::Access::Key).for_each(|entry| {
         run(entry, Session::Burst, 1);
     });
+}
+
+#[test]
+fn wheels_of_ones_own_expire_each_value_once() {
+    let wheels = contenders::all::<RandomState>().into_iter().filter(|entry| entry.access == contenders::Access::Own);
+    wheels.for_each(|entry| run(&entry, Session::Advance, 1));
 }
 
 #[test]

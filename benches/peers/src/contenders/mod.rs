@@ -15,6 +15,7 @@ mod task;
 mod tokio_sleep;
 mod tokio_sleep_handle;
 mod tokio_task;
+mod wheels;
 
 pub(crate) use self::moka::Moka;
 pub(crate) use self::shardwheel::Shardwheel;
@@ -30,7 +31,7 @@ pub(crate) use tokio_sleep::TokioSleep;
 pub(crate) use tokio_sleep_handle::TokioSleepHandle;
 pub(crate) use tokio_task::TokioTask;
 
-use crate::contender::{Contender, KeyHasher};
+use crate::contender::{Contender, KeyHasher, Wheel};
 use crate::figures::Report;
 use crate::workloads::{self, Job};
 
@@ -39,6 +40,8 @@ use crate::workloads::{self, Job};
 pub(crate) enum Access {
     Key,
     Handle,
+    /// Of a wheel that is one's own; it has no service around it.
+    Own,
 }
 
 /// A contender by name.
@@ -54,6 +57,10 @@ pub(crate) fn by_key<C: Contender>(name: &'static str) -> Entry {
 
 fn by_handle<C: Contender>(name: &'static str) -> Entry {
     Entry { name, access: Access::Handle, run: workloads::run::<C> }
+}
+
+fn by_owner<W: Wheel>(name: &'static str) -> Entry {
+    Entry { name, access: Access::Own, run: workloads::advance::run::<W> }
 }
 
 /// The first one of each kind of access is ours: the others are compared with it.
@@ -72,6 +79,8 @@ pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
         by_handle::<ShardwheelHandle<S>>("shardwheel-handle"),
         by_handle::<TokioSleepHandle>("tokio-sleep-handle"),
         by_handle::<DelayQueueHandle>("delay-queue-handle"),
+        by_owner::<wheels::Own>("shardwheel-wheel"),
+        by_owner::<wheels::Quad>("quad-wheel"),
     ]
 }
 

@@ -2,6 +2,7 @@
 //! one, it is stopped now and then while all its cores are busy. So a loop of nothing is watched for as long, beside such loops on
 //! the other cores.
 
+use super::steps::{Steps, on_core};
 use super::{Job, Workload, batches, far, start};
 use crate::contender::{Caller, Contender};
 use crate::figures::Report;
@@ -10,7 +11,7 @@ use crate::witness::Witness;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, available_parallelism};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let contender = start::<C>(Witness::new(0));
@@ -21,15 +22,6 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let mut report = Report::default();
     report.add(Workload::Grow, [mean, calls.worst.as_secs_f64() * 1e6, nothing.worst.as_secs_f64() * 1e6]);
     report
-}
-
-/// Runs `work` on a thread that is pinned. (The one that calls is not: what it starts would be, too.)
-fn on_core<R: Send>(core: usize, work: impl FnOnce() -> R + Send) -> R {
-    let pinned = || {
-        process::pin(core);
-        work()
-    };
-    thread::scope(|scope| scope.spawn(pinned).join().expect("it failed"))
 }
 
 fn fill<C: Contender>(contender: &'static C, population: usize) -> (Steps, Vec<<C::Caller as Caller>::Handle>) {
@@ -58,39 +50,8 @@ fn step_beside_busy_cores(length: Duration) -> Steps {
         while busy.load(Relaxed) < others {
             thread::yield_now();
         }
-        let steps = on_core(0, || {
-            let mut steps = Steps::begin();
-            while steps.length() < length {
-                steps.step();
-            }
-            steps
-        });
+        let steps = on_core(0, || Steps::of_nothing(length));
         is_over.store(true, Relaxed);
         steps
     })
-}
-
-/// Steps that follow one another, each timed.
-struct Steps {
-    start: Instant,
-    /// The end of the last one, and the beginning of the next: one reading of the clock for both.
-    last: Instant,
-    worst: Duration,
-}
-
-impl Steps {
-    fn begin() -> Self {
-        let start = Instant::now();
-        Self { start, last: start, worst: Duration::ZERO }
-    }
-
-    fn step(&mut self) {
-        let now = Instant::now();
-        self.worst = self.worst.max(now - self.last);
-        self.last = now;
-    }
-
-    fn length(&self) -> Duration {
-        self.last - self.start
-    }
 }
