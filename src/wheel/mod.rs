@@ -32,9 +32,9 @@
 //! Wheels", IEEE/ACM ToN 5(6), 1997.
 //!
 //! A far slot of a thousand values or more is taken apart ahead of time, some of it at each advance
-//! in the last sixteenth of its width before it, so that what is due need not wait until all of it
-//! has cascaded. (One slot at a time, and not while removed values are swept out. Who advances
-//! rarely then does much of it in one step.)
+//! from a sixteenth of its width before it on, so that what is due need not wait until all of it
+//! has cascaded. (One slot at a time, the nearest first, and not while removed values are swept
+//! out. Who advances rarely then does much of it in one step.)
 //!
 //! The slots hold 16-byte tickets in chunks, not the values: cascading streams through memory and
 //! moves no value. A removed value leaves its ticket behind; tickets without a value are swept out,
@@ -403,6 +403,7 @@ impl<T> Wheel<T> {
     /// left then.
     fn prepare(&mut self, before: u64, limit: usize) {
         let Self { slots, places, .. } = self;
+        // Begun with first, so that it is known how much there is.
         slots.look_ahead();
         let part = slots.unprepared().map_or(0, |(count, until)| {
             let passed = u128::from(slots.hand() - before) * count as u128;

@@ -31,8 +31,8 @@ use super::taken::Taken;
 const LARGE: usize = if cfg!(test) { 8 } else { 1024 };
 /// From this level on: what is in a slot below it is due within 64 ticks.
 const LARGE_LEVEL: usize = 2;
-/// By this part of its own width a slot is taken apart before its first tick. Not earlier: some of its entries may be removed before,
-/// and a nearer slot may become large, while there is only one ahead.
+/// From this part of its own width before its first tick on, a slot is taken apart; later if nearer ones are large, since there is
+/// only one ahead, the nearest. Not earlier: some of its entries may be removed before, and a nearer slot may become large.
 pub(crate) const LEAD_PART: u64 = 16;
 /// The sweep begins above all slots. Those of the rows ahead count as further slots on top.
 const SWEEP_START: usize = 2 * POSITION_COUNT;
@@ -298,8 +298,8 @@ impl<E: Entry> Slots<E> {
         true
     }
 
-    /// Puts what is ahead in the place of the lower levels, which are empty: they come first. What is due at its first tick is in the
-    /// hand's own slot then, and the next to be entered.
+    /// Puts the rows ahead in the place of the lower levels, which are empty by now. What is due at the first tick is in the hand's own
+    /// slot then, which `enter_next` enters at once.
     fn enter_ahead(&mut self) {
         let Some(mut ahead) = self.ahead.take() else { return };
         debug_assert!(ahead.rest.is_empty(), "entries would be lost");
@@ -320,13 +320,13 @@ impl<E: Entry> Slots<E> {
 
 /// Taking large slots apart ahead of time.
 impl<E: Entry> Slots<E> {
-    /// The tick at which there is something to do ahead, later than the hand once `prepare` is done: a slot is to be begun with, or the
-    /// one that is ahead to be entered, so that the next one can be. `u64::MAX` for nothing.
+    /// The tick at which there is something to do ahead: a slot is to be begun with, or the one that is ahead to be entered, so that the
+    /// next one can be. `u64::MAX` for nothing. Later than the hand once `prepare` is done, unless a sweep is under way.
     pub(crate) fn prepare_from(&self) -> u64 {
         self.ahead.as_ref().map_or(self.prepare_from, Ahead::base)
     }
 
-    /// False if `prepare` has nothing to do.
+    /// True if `prepare` may have something to do.
     pub(crate) fn has_work_ahead(&self) -> bool {
         self.ahead.is_some() || self.hand >= self.prepare_from
     }

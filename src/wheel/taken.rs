@@ -25,7 +25,7 @@ impl<E: Entry> Taken<E> {
         Self { chain, loose: Vec::new(), position, first, last }
     }
 
-    /// Becomes `next`, and keeps its memory. What it held is gone.
+    /// Becomes `next`; nothing is left of it by then but its memory.
     pub(super) fn become_next(&mut self, next: Self) {
         let loose = std::mem::take(&mut self.loose);
         debug_assert!(self.chain.is_empty() && loose.is_empty(), "entries would be lost");

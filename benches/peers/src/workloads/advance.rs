@@ -25,7 +25,7 @@ pub(crate) fn run<W: Wheel>(job: &Job) -> Report {
         report.fault(format!("{early} fired early"));
     }
     if late > 0 {
-        report.fault(format!("{late} at a time were late by a step"));
+        report.fault(format!("{late} at a time were late by a step or more"));
     }
     if expired != job.population {
         report.fault(format!("{expired} of {} expired", job.population));
