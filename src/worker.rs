@@ -136,16 +136,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         };
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
-        let prepared = !caught_up || self.sweeping || self.wheel.prepare(PREPARE_MAX, |_| true);
+        let has_upkeep = self.sweeping || caught_up && !self.wheel.prepare(PREPARE_MAX, |_| true);
         shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
         // Callbacks may run right here, and for as long as they like: not under our guard.
         drop(access);
         self.hand_over();
-        match caught_up {
-            false => Left::Due,
-            true if self.sweeping || !prepared => Left::Upkeep,
-            true => Left::Nothing,
+        match (caught_up, has_upkeep) {
+            (false, _) => Left::Due,
+            (true, true) => Left::Upkeep,
+            (true, false) => Left::Nothing,
         }
     }
 

@@ -54,7 +54,8 @@ impl<E: Entry> Ahead<E> {
         if tick <= self.min {
             (self.min, self.doubtful) = (tick, false);
         }
-        self.rows.file(arena, self.rest.first, tick, entry);
+        let base = self.base();
+        self.rows.file(arena, base, tick, entry);
     }
 
     /// What is filed of the slot that `tick` belongs to.
@@ -71,7 +72,8 @@ impl<E: Entry> Ahead<E> {
     /// See [`Slots::doubt`](super::slots::Slots::doubt).
     pub(super) fn doubt(&mut self, tick: u64) {
         self.doubtful |= tick == self.min;
-        self.rows.doubt(self.rest.first, tick);
+        let base = self.base();
+        self.rows.doubt(base, tick);
     }
 
     /// See [`Slots::first_live`](super::slots::Slots::first_live).

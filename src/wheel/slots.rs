@@ -369,11 +369,15 @@ impl<E: Entry> Slots<E> {
     /// Files what is left of the slot ahead; true when nothing is.
     fn split(&mut self, left: &mut usize, wanted: &mut impl FnMut(E) -> bool) -> bool {
         while *left > 0 {
-            let Some(entry) = self.ahead.as_mut().and_then(|ahead| ahead.rest.pop(&mut self.arena)) else { break };
+            let Some(entry) = self.pop_rest() else { break };
             *left -= 1;
             self.pass(entry.tick(self.hand), entry, wanted);
         }
-        self.ahead.as_ref().is_none_or(|ahead| ahead.rest.is_empty())
+        self.unprepared().is_none()
+    }
+
+    fn pop_rest(&mut self) -> Option<E> {
+        self.ahead.as_mut()?.rest.pop(&mut self.arena)
     }
 }
 
@@ -518,11 +522,11 @@ impl<E: Entry> Slots<E> {
 
     fn review_rest(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
         while *left > 0 {
-            let Some(entry) = self.ahead.as_mut().and_then(|ahead| ahead.rest.pop(&mut self.arena)) else { break };
+            let Some(entry) = self.pop_rest() else { break };
             *left -= 1;
             self.review_entry(entry, keep);
         }
-        self.ahead.as_ref().is_none_or(|ahead| ahead.rest.is_empty())
+        self.unprepared().is_none()
     }
 
     fn review_chain(&mut self, mut chain: Chain, keep: &mut impl FnMut(E) -> Option<E>) {
@@ -562,8 +566,7 @@ impl<E: Entry> Slots<E> {
         assert_eq!(self.len, self.entries().count(), "the length is wrong");
         let next = self.entries().map(|entry| entry.tick(self.hand)).min();
         assert_eq!(self.next_tick(), next, "the next tick is wrong");
-        let in_ahead = |position| self.ahead.as_ref().is_some_and(|ahead| ahead.position() == position);
-        assert!(!(0..POSITION_COUNT).any(|position| in_ahead(position) && !self.rows.chain(position).is_empty()));
+        assert!(self.ahead.as_ref().is_none_or(|ahead| self.rows.chain(ahead.position()).is_empty()), "one slot twice");
     }
 
     /// What `pick` makes of everything held, in no order.
