@@ -13,7 +13,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Tick};
+use crate::shard::{Access, Claim, PREFETCH_AHEAD, Tick};
 use crate::thread;
 use crossbeam_queue::ArrayQueue;
 use rayon::ThreadPool;
@@ -267,7 +267,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         let access = Access::new(&ordinal);
         let shard = &self.core.shards[self.shard];
         let mut nodes = Vec::with_capacity(self.expiries.len());
-        for node in self.expiries.drain(..).filter_map(|expiry| expiry.node) {
+        for place in 0..self.expiries.len() {
+            if let Some(ahead) = self.expiries.get(place + PREFETCH_AHEAD).and_then(|ahead| ahead.node.as_ref()) {
+                shard.prefetch_node(ahead.node());
+            }
+            let Some(node) = self.expiries[place].node.take() else { continue };
             nodes.push(node.node());
             shard.finish(node, &access);
         }

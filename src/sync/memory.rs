@@ -1,0 +1,266 @@
+//! Large zeroed arrays, handed out untouched: what nobody uses costs nothing.
+//!
+//! From one large page on, they come from the system itself, and go back to it. An allocator may keep what was freed, and then has to
+//! write zeroes over all of it before one call returns: tens of milliseconds for a scheduler that grows after another one has gone.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
+
+/// Arrays of at least one large page lie on such pages, where the system has them: so the addresses of millions of timers fit into the
+/// processor's tables, also right after a sleep, when little of those is left in its caches.
+const LARGE_PAGE: usize = 2 << 20;
+/// Where pages are larger than that, the system refuses what is asked in these, and each is touched several times.
+const PAGE: usize = 4 << 10;
+
+/// True if the array comes from the system.
+const fn is_mapped<T>(len: usize) -> bool {
+    cfg!(all(target_os = "linux", not(miri)))
+        && align_of::<T>() <= LARGE_PAGE
+        && len.saturating_mul(size_of::<T>()) >= LARGE_PAGE
+}
+
+/// What the other arrays are aligned to: a cache line, or more if the items ask for it.
+const fn alignment<T>() -> usize {
+    if align_of::<T>() > 64 { align_of::<T>() } else { 64 }
+}
+
+/// For an array from the allocator one alignment more than the items need: room to align, and for the base address in front of
+/// them. (Asking the allocator for the alignment would make it write zeroes over the whole array.)
+fn layout<T>(len: usize) -> Layout {
+    let extra = if is_mapped::<T>(len) { 0 } else { alignment::<T>() };
+    let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(extra));
+    bytes
+        .and_then(|bytes| Layout::from_size_align(bytes, 16).ok())
+        .expect("an array of timers fits into the address space")
+}
+
+/// Allocates `len` items of all-zero bytes.
+///
+/// # Safety
+/// All-zero bytes must be a valid `T`.
+pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
+    let layout = layout::<T>(len);
+    if is_mapped::<T>(len) {
+        let items = pages::map(layout.size());
+        if items.is_null() {
+            handle_alloc_error(layout);
+        }
+        return items.cast();
+    }
+    // SAFETY: the size is at least the alignment, hence not zero.
+    let base = unsafe { alloc_zeroed(layout) };
+    if base.is_null() {
+        handle_alloc_error(layout);
+    }
+    let gap = alignment::<T>() - base.addr() % alignment::<T>();
+    // SAFETY: `gap` is from 16 (`base` is 16-aligned) up to the alignment, which `layout` has to spare: the items and
+    // the pointer in front of them lie inside the allocation.
+    unsafe {
+        let items = base.add(gap);
+        items.cast::<*mut u8>().sub(1).write(base);
+        items.cast()
+    }
+}
+
+/// Gives the memory back without dropping the items.
+///
+/// # Safety
+/// `items` must come from `allocate::<T>(len)`, must not be used again, and is freed once.
+pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
+    let layout = layout::<T>(len);
+    if is_mapped::<T>(len) {
+        // SAFETY: `allocate` mapped it, with this very length; nobody uses it any more.
+        unsafe { pages::unmap(items.cast(), layout.size()) };
+        return;
+    }
+    // SAFETY: `allocate` wrote the base address in front of the items.
+    let base = unsafe { items.cast::<*mut u8>().sub(1).read() };
+    // SAFETY: `base` was allocated with this very layout.
+    unsafe { dealloc(base, layout) };
+}
+
+/// Has the system put memory behind some of an array's items, before anybody has to wait for that. `touch` writes to an item
+/// without changing it; others may use all of them meanwhile.
+///
+/// (Not `MADV_POPULATE_WRITE`: Linux would hold the lock of the whole address space meanwhile, and every thread of the process
+/// that allocates would wait. A page that is touched holds up, since Linux 6.4, those alone who need the same mapping.)
+/// Of an item larger than a page, the first page has memory afterwards.
+///
+/// # Safety
+/// `items` must come from `allocate::<T>(len)` and not be freed, and the range must lie within.
+pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>, touch: impl Fn(&T)) {
+    if is_mapped::<T>(len) {
+        // Those large pages that begin within the range, so that none is asked for twice while an array is populated from the first
+        // item on.
+        let bytes = |index: usize| (index * size_of::<T>()).next_multiple_of(LARGE_PAGE);
+        let (start, end) = (bytes(range.start), bytes(range.end));
+        if start < end {
+            // SAFETY: `allocate` mapped it, in large pages to the last one.
+            unsafe { pages::prefer_large(items.cast::<u8>().add(start), end - start) };
+        }
+    }
+    let last = range.clone().last();
+    for index in range.step_by((PAGE / size_of::<T>()).max(1)).chain(last) {
+        // SAFETY: as the caller promises, it is an item of the array.
+        touch(unsafe { &*items.add(index) });
+    }
+}
+
+/// Memory from the system: whole large pages.
+#[cfg(all(target_os = "linux", not(miri)))]
+mod pages {
+    use super::LARGE_PAGE;
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use std::ptr;
+
+    /// At least so many bytes of zeroes that begin where a large page may; null if there are none.
+    pub(super) fn map(bytes: usize) -> *mut u8 {
+        let size = bytes.next_multiple_of(LARGE_PAGE);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever the system has room, concerns nobody else.
+        let Ok(base) = (unsafe { mmap_anonymous(ptr::null_mut(), size + LARGE_PAGE, access, MapFlags::PRIVATE) })
+        else {
+            return ptr::null_mut();
+        };
+        let base = base.cast::<u8>();
+        let before = base.addr().next_multiple_of(LARGE_PAGE) - base.addr();
+        // SAFETY: `before` is less than the large page that was asked for in addition: what is kept lies within the mapping, and
+        // what lies before and behind it is nobody's.
+        unsafe {
+            unmap(base, before);
+            unmap(base.add(before + size), LARGE_PAGE - before);
+            base.add(before)
+        }
+    }
+
+    /// # Safety
+    /// The whole pages that so many bytes from `start` on take must be mapped, and not be used again.
+    pub(super) unsafe fn unmap(start: *mut u8, bytes: usize) {
+        if bytes > 0 {
+            // SAFETY: as the caller promises. An error leaves it mapped, which harms nobody.
+            let _ = unsafe { munmap(start.cast(), bytes) };
+        }
+    }
+
+    /// Asks the system for large pages.
+    ///
+    /// # Safety
+    /// So many bytes from `start` on must be mapped.
+    pub(super) unsafe fn prefer_large(start: *mut u8, bytes: usize) {
+        // SAFETY: as the caller promises; the advice changes nothing that the pages hold.
+        // An error says that this system has no large pages.
+        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+    }
+}
+
+/// Never called.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod pages {
+    pub(super) fn map(_bytes: usize) -> *mut u8 {
+        unreachable!("arrays come from the allocator")
+    }
+
+    pub(super) unsafe fn unmap(_start: *mut u8, _bytes: usize) {}
+
+    pub(super) unsafe fn prefer_large(_start: *mut u8, _bytes: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENS: [usize; 4] = [1, 1000, LARGE_PAGE / 24 + 1, LARGE_PAGE];
+
+    fn of_items<T: Default + Copy + PartialEq + std::fmt::Debug>(item: T) {
+        for len in LENS {
+            // SAFETY: of zeroes; and `free` comes last.
+            unsafe {
+                let items = allocate::<T>(len);
+                assert!(items.addr().is_multiple_of(align_of::<T>().max(64)), "{len} at {items:?}");
+                let some = [0, len / 2, len - 1].map(|index| items.add(index));
+                assert_eq!(some.map(|place| *place), [T::default(); 3]);
+                some.into_iter().for_each(|place| place.write(item));
+                populate(items, len, 0..len, |_| {});
+                assert_eq!(some.map(|place| *place), [item; 3]);
+                free(items, len);
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_of_any_size_are_zeroed_and_aligned_and_keep_what_is_written() {
+        #[derive(Clone, Copy, PartialEq, Default, Debug)]
+        #[repr(align(256))]
+        struct Wide(u8);
+        of_items(7_u64);
+        of_items([7_u64, 8, 9]);
+        of_items(Wide(7));
+    }
+
+    /// Pages of an array that have memory behind them.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn resident(items: *const u64, len: usize) -> usize {
+        use std::io::{Read, Seek, SeekFrom};
+        let pages = len * size_of::<u64>() / PAGE;
+        let mut entries = vec![0; pages * size_of::<u64>()];
+        let mut map = std::fs::File::open("/proc/self/pagemap").expect("there is one for each process");
+        map.seek(SeekFrom::Start((items.addr() / PAGE * size_of::<u64>()) as u64)).expect("it is as long as memory");
+        map.read_exact(&mut entries).expect("these pages are mapped");
+        // The top bit of each entry, in the last of its bytes.
+        entries.chunks_exact(size_of::<u64>()).filter(|entry| entry[7] & 1 << 7 != 0).count()
+    }
+
+    /// An allocator that has been given back as much before would write to all of it.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_large_array_is_untouched_also_after_another_one_has_gone() {
+        let len = 16 << 20 >> 3;
+        for _ in 0..4 {
+            // SAFETY: of zeroes; and `free` comes last.
+            unsafe {
+                let items = allocate::<u64>(len);
+                assert_eq!(resident(items, len), 0);
+                (0..len).for_each(|index| items.add(index).write(1));
+                assert_eq!(resident(items, len), len * size_of::<u64>() / PAGE);
+                free(items, len);
+            }
+        }
+    }
+
+    /// What the system knows of the mapping that an address lies in: a letter or two per property.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn flags_at(address: usize) -> String {
+        let text = std::fs::read_to_string("/proc/self/smaps").expect("there is one for each process");
+        let lies_in = |line: &str| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            let bound = |text| usize::from_str_radix(text, 16).ok();
+            Some((bound(start)?..bound(end)?).contains(&address))
+        };
+        let mapping = text.lines().skip_while(|line| lies_in(line) != Some(true));
+        mapping.into_iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("it is mapped").to_owned()
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn large_pages_are_asked_for_where_memory_is_wanted() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            eprintln!("skipped: this system has no large pages");
+            return;
+        }
+        let per_page = LARGE_PAGE / size_of::<u64>();
+        let len = 4 * per_page;
+        // SAFETY: of zeroes; and `free` comes last.
+        unsafe {
+            let items = allocate::<u64>(len);
+            let asked_for = || [0, 1, 2, 3].map(|page| flags_at(items.addr() + page * LARGE_PAGE).contains(" hg"));
+            assert_eq!(asked_for(), [false; 4]);
+            populate(items, len, 0..per_page + 1, |_| {});
+            assert_eq!(asked_for(), [true, true, false, false]);
+            populate(items, len, per_page + 1..2 * per_page, |_| {});
+            assert_eq!(asked_for(), [true, true, false, false]);
+            populate(items, len, 2 * per_page..len, |_| {});
+            assert_eq!(asked_for(), [true; 4]);
+            free(items, len);
+        }
+    }
+}
