@@ -39,8 +39,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed;
 
-/// There are never more buckets than an array holds, which is a few less than 2^28.
-const BUCKET_BITS_MAX: u32 = NODE_BITS - 1;
+/// There are never more buckets than an array holds.
+const BUCKET_BITS_MAX: u32 = NODE_BITS;
 /// Buckets for which memory is asked at once: a large page of them.
 const POPULATED: u32 = 1 << 18;
 /// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.

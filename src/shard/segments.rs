@@ -1,10 +1,10 @@
 //! An array that grows from any thread without ever moving an item.
 //!
-//! The first segment holds `1 << FIRST_SEGMENT_BITS` items, each further one twice as many as the one before it.
-//! A segment is allocated by whoever needs it first and stays until the array is dropped; its memory comes zeroed
-//! from the operating system and costs nothing until it is touched. Growing copies nothing, so no call pays for
-//! the whole.
+//! The first segment holds `1 << FIRST_SEGMENT_BITS` items, each further one as many as all before it: so it begins with an index
+//! that is a power of two, as the index's doublings do. A segment is allocated by whoever needs it first and stays until the array
+//! is dropped; its memory comes zeroed and costs nothing until it is touched. Growing copies nothing, so no call pays for the whole.
 
+use super::hint::NODE_BITS;
 use crate::sync::size::FIRST_SEGMENT_BITS;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory};
 use std::ops::Range;
@@ -20,10 +20,12 @@ pub(crate) unsafe trait Zeroed: Default {}
 unsafe impl Zeroed for AtomicU64 {}
 
 /// A segment is known by the leading bit of its indexes, so the first few are not in use; nor are the last, since an index
-/// has [`NODE_BITS`](super::hint::NODE_BITS) bits.
+/// has [`NODE_BITS`] bits.
 pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
 /// Items that there is room for.
-pub(crate) const LEN_MAX: u32 = (1 << super::hint::NODE_BITS) - (1 << FIRST_SEGMENT_BITS);
+pub(crate) const LEN_MAX: u32 = 1 << NODE_BITS;
+/// The first segment in use: that of all indexes with less than `FIRST_SEGMENT_BITS` bits, too.
+const FIRST: usize = FIRST_SEGMENT_BITS as usize - 1;
 
 #[derive(Debug)]
 pub(crate) struct Segments<T: Zeroed> {
@@ -35,20 +37,18 @@ unsafe impl<T: Zeroed + Send> Send for Segments<T> {}
 // SAFETY: as above; all that `&Segments` gives away is `&T`.
 unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
 
-/// Where the item `index` lies: segment, and offset in it. Counted from the length of the first segment, all indexes in
-/// a segment have the same leading bit, and the rest is the offset.
+/// Where the item `index` lies: segment, and offset in it. All indexes in a segment have the same leading bit, and the rest is the
+/// offset. Those of the first segment are exchanged, half for half, for the same computation does for them.
 #[inline]
 const fn locate(index: u32) -> (usize, usize) {
-    let counted = index + (1 << FIRST_SEGMENT_BITS);
-    // Not zero, whatever it is: that spares us a check.
-    let leading_bit = (counted | 1).ilog2();
-    (leading_bit as usize, (counted ^ (1 << leading_bit)) as usize)
+    let leading_bit = (index | 1 << FIRST).ilog2();
+    (leading_bit as usize, (index ^ (1 << leading_bit)) as usize)
 }
 
 /// Items in a segment.
 #[inline]
 const fn segment_len(segment: usize) -> usize {
-    1 << segment
+    if segment == FIRST { 2 << FIRST } else { 1 << segment }
 }
 
 impl<T: Zeroed> Segments<T> {
@@ -92,6 +92,10 @@ impl<T: Zeroed> Segments<T> {
     pub(crate) fn populate(&self, indexes: Range<u32>, touch: impl Fn(&T)) -> u32 {
         let (segment, offset) = locate(indexes.start);
         let len = segment_len(segment);
+        if segment == FIRST {
+            // Which is too small to be worth it.
+            return indexes.end.min(len as u32);
+        }
         let count = (len - offset).min(indexes.len());
         // SAFETY: a segment is `allocate`d with this length and stays until `self` is dropped; the last offset is at most that.
         unsafe { memory::populate(self.reserve_segment(segment), len, offset..offset + count, touch) };
@@ -148,15 +152,19 @@ mod tests {
 
     #[test]
     fn indexes_fill_the_segments_without_gap_or_overlap() {
-        let mut expected = (FIRST_SEGMENT_BITS as usize, 0);
-        for index in 0..10_000 {
+        let first = 1 << FIRST_SEGMENT_BITS;
+        let mut places: Vec<_> = (0..first).map(locate).collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq((0..segment_len(FIRST)).map(|offset| (FIRST, offset))));
+        let mut expected = (FIRST + 1, 0);
+        for index in first..10_000 {
             assert_eq!(locate(index), expected);
             expected.1 += 1;
             if expected.1 == segment_len(expected.0) {
                 expected = (expected.0 + 1, 0);
             }
         }
-        let last = super::super::hint::NODE_BITS as usize - 1;
+        let last = NODE_BITS as usize - 1;
         assert_eq!(locate(LEN_MAX - 1), (last, segment_len(last) - 1));
     }
 
@@ -164,15 +172,16 @@ mod tests {
     fn items_start_zeroed_keep_their_place_and_are_aligned() {
         let array = Segments::<AtomicU64>::new();
         let first = ptr::from_ref(array.reserve(0));
-        assert_eq!(first.addr() % 64, 0);
         for index in 0..5_000 {
             let item = array.reserve(index);
+            assert!(!index.is_power_of_two() || index < 64 || ptr::from_ref(item).addr().is_multiple_of(64));
             assert_eq!(item.load(Ordering::Relaxed), 0);
             item.store(u64::from(index), Ordering::Relaxed);
         }
         assert_eq!(ptr::from_ref(array.at(0)), first);
         assert!((0..5_000).all(|index| array.at(index).load(Ordering::Relaxed) == u64::from(index)));
-        let items: Vec<u64> = array.iter().map(|item| item.load(Ordering::Relaxed)).take(5_000).collect();
-        assert!(items.into_iter().eq(0..5_000));
+        let mut items: Vec<u64> = array.iter().map(|item| item.load(Ordering::Relaxed)).collect();
+        items.sort_unstable();
+        assert!(items.into_iter().skip_while(|&item| item == 0).eq(1..5_000));
     }
 }

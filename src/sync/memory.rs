@@ -1,22 +1,26 @@
 //! Large zeroed arrays, handed out untouched: what nobody uses costs nothing.
 //!
-//! From one large page on, they come from the system itself, and go back to it. An allocator may keep what was freed, and then has to
-//! write zeroes over all of it before one call returns: tens of milliseconds for a scheduler that grows after another one has gone.
+//! The larger ones come from the system itself, and go back to it. An allocator may keep what was freed, and then has to write
+//! zeroes over all of it before one call returns: tens of milliseconds for a scheduler that grows after another one has gone.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 
-/// Arrays of at least one large page lie on such pages, where the system has them: so the addresses of millions of timers fit into the
-/// processor's tables, also right after a sleep, when little of those is left in its caches.
+/// Arrays of so many bytes come from the system, and lie on large pages, where it has them: so the addresses of millions of timers fit
+/// into the processor's tables, also right after a sleep, when little of those is left in its caches. (In smaller ones the large
+/// page that is used in part would be too much of the whole.)
+const LARGE_ARRAY: usize = 2 * LARGE_PAGE;
 const LARGE_PAGE: usize = 2 << 20;
-/// Where pages are larger than that, the system refuses what is asked in these, and each is touched several times.
+/// Where pages are larger than that, what is asked for in these is asked for several times.
 const PAGE: usize = 4 << 10;
+/// A multiple of the size of a page, on any machine.
+const GRANULE: usize = 64 << 10;
 
 /// True if the array comes from the system.
 const fn is_mapped<T>(len: usize) -> bool {
     cfg!(all(target_os = "linux", not(miri)))
         && align_of::<T>() <= LARGE_PAGE
-        && len.saturating_mul(size_of::<T>()) >= LARGE_PAGE
+        && len.saturating_mul(size_of::<T>()) >= LARGE_ARRAY
 }
 
 /// What the other arrays are aligned to: a cache line, or more if the items ask for it.
@@ -24,13 +28,16 @@ const fn alignment<T>() -> usize {
     if align_of::<T>() > 64 { align_of::<T>() } else { 64 }
 }
 
-/// For an array from the allocator one alignment more than the items need: room to align, and for the base address in front of
-/// them. (Asking the allocator for the alignment would make it write zeroes over the whole array.)
+/// What is asked for. From the allocator that is one alignment more than the items need: room to align, and for the base address in
+/// front of them. (Asking it for the alignment would make it write zeroes over the whole array.)
 fn layout<T>(len: usize) -> Layout {
-    let extra = if is_mapped::<T>(len) { 0 } else { alignment::<T>() };
-    let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(extra));
-    bytes
-        .and_then(|bytes| Layout::from_size_align(bytes, 16).ok())
+    let bytes = len.checked_mul(size_of::<T>());
+    let size = if is_mapped::<T>(len) {
+        bytes.and_then(|bytes| bytes.checked_next_multiple_of(GRANULE))
+    } else {
+        bytes.and_then(|bytes| bytes.checked_add(alignment::<T>()))
+    };
+    size.and_then(|size| Layout::from_size_align(size, 16).ok())
         .expect("an array of timers fits into the address space")
 }
 
@@ -91,11 +98,12 @@ pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
 pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>, touch: impl Fn(&T)) {
     if is_mapped::<T>(len) {
         // Those large pages that begin within the range, so that none is asked for twice while an array is populated from the first
-        // item on.
-        let bytes = |index: usize| (index * size_of::<T>()).next_multiple_of(LARGE_PAGE);
-        let (start, end) = (bytes(range.start), bytes(range.end));
+        // item on; and end within the array, so that no memory is had that is not its own.
+        let whole = (len * size_of::<T>()) & !(LARGE_PAGE - 1);
+        let page_from = |index: usize| (index * size_of::<T>()).next_multiple_of(LARGE_PAGE).min(whole);
+        let (start, end) = (page_from(range.start), page_from(range.end));
         if start < end {
-            // SAFETY: `allocate` mapped it, in large pages to the last one.
+            // SAFETY: as the caller promises, and `whole` is not more than the array has.
             unsafe { pages::prefer_large(items.cast::<u8>().add(start), end - start) };
         }
     }
@@ -106,22 +114,19 @@ pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>,
     }
 }
 
-/// Memory from the system: whole large pages.
+/// Memory from the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod pages {
     use super::LARGE_PAGE;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr;
 
-    /// At least so many bytes of zeroes that begin where a large page may; null if there are none.
-    pub(super) fn map(bytes: usize) -> *mut u8 {
-        let size = bytes.next_multiple_of(LARGE_PAGE);
+    /// So many bytes of zeroes, a multiple of the granule, that begin where a large page may; null if there are none.
+    pub(super) fn map(size: usize) -> *mut u8 {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, wherever the system has room, concerns nobody else.
-        let Ok(base) = (unsafe { mmap_anonymous(ptr::null_mut(), size + LARGE_PAGE, access, MapFlags::PRIVATE) })
-        else {
-            return ptr::null_mut();
-        };
+        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), size + LARGE_PAGE, access, MapFlags::PRIVATE) };
+        let Ok(base) = mapped else { return ptr::null_mut() };
         let base = base.cast::<u8>();
         let before = base.addr().next_multiple_of(LARGE_PAGE) - base.addr();
         // SAFETY: `before` is less than the large page that was asked for in addition: what is kept lies within the mapping, and
@@ -134,11 +139,11 @@ mod pages {
     }
 
     /// # Safety
-    /// The whole pages that so many bytes from `start` on take must be mapped, and not be used again.
-    pub(super) unsafe fn unmap(start: *mut u8, bytes: usize) {
-        if bytes > 0 {
-            // SAFETY: as the caller promises. An error leaves it mapped, which harms nobody.
-            let _ = unsafe { munmap(start.cast(), bytes) };
+    /// So many bytes from `start` on, whole pages, must be mapped and not be used again.
+    pub(super) unsafe fn unmap(start: *mut u8, size: usize) {
+        if size > 0 {
+            // SAFETY: as the caller promises. The one error there is, too many mappings, leaves it mapped: as an allocator would.
+            let _ = unsafe { munmap(start.cast(), size) };
         }
     }
 
@@ -168,11 +173,13 @@ mod pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LENS: [usize; 4] = [1, 1000, LARGE_PAGE / 24 + 1, LARGE_PAGE];
+    use crate::shard::Segments;
+    use std::ptr;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn of_items<T: Default + Copy + PartialEq + std::fmt::Debug>(item: T) {
-        for len in LENS {
+        let mapped = LARGE_ARRAY / size_of::<T>();
+        for len in [1, 1000, mapped - 1, mapped + 1, 2 * mapped] {
             // SAFETY: of zeroes; and `free` comes last.
             unsafe {
                 let items = allocate::<T>(len);
@@ -197,17 +204,80 @@ mod tests {
         of_items(Wide(7));
     }
 
-    /// Pages of an array that have memory behind them.
+    /// What the system says of the mapping that an address lies in, under `title`; `None` if it does not say.
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn resident(items: *const u64, len: usize) -> usize {
+    fn property(address: usize, title: &str) -> Option<String> {
+        let text = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let lies_in = |line: &str| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            let bound = |text| usize::from_str_radix(text, 16).ok();
+            Some((bound(start)?..bound(end)?).contains(&address))
+        };
+        let mut mapping = text.lines().skip_while(|line| lies_in(line) != Some(true));
+        mapping.find_map(|line| line.strip_prefix(title)).map(|value| value.trim().to_owned())
+    }
+
+    /// True if large pages have been asked for at an address; `None` if the system does not say, or has none.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn prefers_large_pages<T>(address: *const T) -> Option<bool> {
+        let has_some = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        let flags = has_some.then(|| property(address.addr(), "VmFlags:")).flatten()?;
+        Some(flags.split(' ').any(|flag| flag == "hg"))
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn large_pages_are_asked_for_where_memory_is_wanted() {
+        let per_page = LARGE_PAGE / size_of::<u64>();
+        let len = 4 * per_page - 1;
+        // SAFETY: of zeroes; and `free` comes last.
+        unsafe {
+            let items = allocate::<u64>(len);
+            assert!(items.addr().is_multiple_of(LARGE_PAGE));
+            let asked_for = || [0, 1, 2, 3].map(|page| prefers_large_pages(items.add(page * per_page)));
+            if asked_for().contains(&None) {
+                return eprintln!("skipped: there are no large pages here");
+            }
+            assert_eq!(asked_for(), [Some(false); 4]);
+            populate(items, len, 0..per_page + 1, |_| {});
+            assert_eq!(asked_for(), [true, true, false, false].map(Some));
+            populate(items, len, per_page + 1..2 * per_page, |_| {});
+            assert_eq!(asked_for(), [true, true, false, false].map(Some));
+            populate(items, len, 2 * per_page..len, |_| {});
+            assert_eq!(asked_for(), [true, true, true, false].map(Some), "the last one is not all the array's");
+            free(items, len);
+        }
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_segment_that_is_populated_has_large_pages_from_its_first_item_on() {
+        let array = Segments::<AtomicU64>::new();
+        // As an index populates what comes with its next doubling, half of it first; the item before has been used already.
+        let (first, half) = (1 << 19, 1 << 18);
+        array.reserve(first - 1).store(1, Ordering::Relaxed);
+        assert_eq!(array.populate(first..first + half, |_| {}), first + half);
+        let asked_for =
+            [first, first + half - 1, first + half].map(|index| prefers_large_pages(ptr::from_ref(array.at(index))));
+        if asked_for.contains(&None) {
+            return eprintln!("skipped: there are no large pages here");
+        }
+        assert_eq!(asked_for, [true, true, false].map(Some));
+    }
+
+    /// Pages of an array that have memory behind them, and how many there are; `None` if the system does not say.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn resident(items: *const u64, len: usize) -> Option<(usize, usize)> {
         use std::io::{Read, Seek, SeekFrom};
-        let pages = len * size_of::<u64>() / PAGE;
+        let page = property(items.addr(), "KernelPageSize:")?.strip_suffix(" kB")?.parse::<usize>().ok()? << 10;
+        let pages = len * size_of::<u64>() / page;
         let mut entries = vec![0; pages * size_of::<u64>()];
-        let mut map = std::fs::File::open("/proc/self/pagemap").expect("there is one for each process");
-        map.seek(SeekFrom::Start((items.addr() / PAGE * size_of::<u64>()) as u64)).expect("it is as long as memory");
-        map.read_exact(&mut entries).expect("these pages are mapped");
-        // The top bit of each entry, in the last of its bytes.
-        entries.chunks_exact(size_of::<u64>()).filter(|entry| entry[7] & 1 << 7 != 0).count()
+        let mut map = std::fs::File::open("/proc/self/pagemap").ok()?;
+        map.seek(SeekFrom::Start((items.addr() / page * size_of::<u64>()) as u64)).ok()?;
+        map.read_exact(&mut entries).ok()?;
+        // In memory, or swapped out: the top bits of each entry, in the last of its bytes.
+        let has_memory = |entry: &&[u8]| entry[7] & 0b1100_0000 != 0;
+        Some((entries.chunks_exact(size_of::<u64>()).filter(has_memory).count(), pages))
     }
 
     /// An allocator that has been given back as much before would write to all of it.
@@ -219,48 +289,39 @@ mod tests {
             // SAFETY: of zeroes; and `free` comes last.
             unsafe {
                 let items = allocate::<u64>(len);
-                assert_eq!(resident(items, len), 0);
+                let Some((before, _)) = resident(items, len) else {
+                    return eprintln!("skipped: the system does not say what has memory");
+                };
+                assert_eq!(before, 0);
                 (0..len).for_each(|index| items.add(index).write(1));
-                assert_eq!(resident(items, len), len * size_of::<u64>() / PAGE);
+                let (after, pages) = resident(items, len).expect("it said so before");
+                assert_eq!(after, pages);
                 free(items, len);
             }
         }
     }
 
-    /// What the system knows of the mapping that an address lies in: a letter or two per property.
+    /// Address space of the process, in bytes; `None` if the system does not say.
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn flags_at(address: usize) -> String {
-        let text = std::fs::read_to_string("/proc/self/smaps").expect("there is one for each process");
-        let lies_in = |line: &str| {
-            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-            let bound = |text| usize::from_str_radix(text, 16).ok();
-            Some((bound(start)?..bound(end)?).contains(&address))
-        };
-        let mapping = text.lines().skip_while(|line| lies_in(line) != Some(true));
-        mapping.into_iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("it is mapped").to_owned()
+    fn address_space() -> Option<usize> {
+        let text = std::fs::read_to_string("/proc/self/status").ok()?;
+        let size = text.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+        size.trim().strip_suffix(" kB")?.parse::<usize>().ok().map(|size| size << 10)
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn large_pages_are_asked_for_where_memory_is_wanted() {
-        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            eprintln!("skipped: this system has no large pages");
-            return;
+    fn what_is_freed_goes_back_to_the_system() {
+        let Some(before) = address_space() else {
+            return eprintln!("skipped: the system does not say how much there is");
+        };
+        // No whole pages. Were a part kept of each, it would be gigabytes, and other tests have less.
+        let len = LARGE_ARRAY + 100;
+        for _ in 0..4000 {
+            // SAFETY: of zeroes; and `free` comes last.
+            unsafe { free(allocate::<u8>(len), len) };
         }
-        let per_page = LARGE_PAGE / size_of::<u64>();
-        let len = 4 * per_page;
-        // SAFETY: of zeroes; and `free` comes last.
-        unsafe {
-            let items = allocate::<u64>(len);
-            let asked_for = || [0, 1, 2, 3].map(|page| flags_at(items.addr() + page * LARGE_PAGE).contains(" hg"));
-            assert_eq!(asked_for(), [false; 4]);
-            populate(items, len, 0..per_page + 1, |_| {});
-            assert_eq!(asked_for(), [true, true, false, false]);
-            populate(items, len, per_page + 1..2 * per_page, |_| {});
-            assert_eq!(asked_for(), [true, true, false, false]);
-            populate(items, len, 2 * per_page..len, |_| {});
-            assert_eq!(asked_for(), [true; 4]);
-            free(items, len);
-        }
+        let kept = address_space().expect("it said so before").saturating_sub(before);
+        assert!(kept < 2 << 30, "{kept} bytes");
     }
 }
