@@ -6,11 +6,11 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 
-/// Arrays of so many bytes come from the system, and lie on large pages, where it has them: so the addresses of millions of timers fit
-/// into the processor's tables, also right after a sleep, when little of those is left in its caches. (In smaller ones the large
-/// page that is used in part would be too much of the whole.)
-const LARGE_ARRAY: usize = 2 * LARGE_PAGE;
+/// Arrays of at least one large page come from the system, and lie on such pages, where it has them: so the addresses of millions of
+/// timers fit into the processor's tables, also right after a sleep, when little of those is left in its caches.
 const LARGE_PAGE: usize = 2 << 20;
+/// In arrays of fewer bytes, a large page that is wanted in part would be too much of the whole.
+const LARGE_ARRAY: usize = 2 * LARGE_PAGE;
 /// Where pages are larger than that, what is asked for in these is asked for several times.
 const PAGE: usize = 4 << 10;
 /// A multiple of the size of a page, on any machine.
@@ -20,7 +20,7 @@ const GRANULE: usize = 64 << 10;
 const fn is_mapped<T>(len: usize) -> bool {
     cfg!(all(target_os = "linux", not(miri)))
         && align_of::<T>() <= LARGE_PAGE
-        && len.saturating_mul(size_of::<T>()) >= LARGE_ARRAY
+        && len.saturating_mul(size_of::<T>()) >= LARGE_PAGE
 }
 
 /// What the other arrays are aligned to: a cache line, or more if the items ask for it.
@@ -96,7 +96,8 @@ pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
 /// # Safety
 /// `items` must come from `allocate::<T>(len)` and not be freed, and the range must lie within.
 pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>, touch: impl Fn(&T)) {
-    if is_mapped::<T>(len) {
+    let wanted = range.len() * size_of::<T>();
+    if is_mapped::<T>(len) && (len * size_of::<T>() >= LARGE_ARRAY || wanted >= LARGE_PAGE) {
         // Those large pages that begin within the range, so that none is asked for twice while an array is populated from the first
         // item on; and end within the array, so that no memory is had that is not its own.
         let whole = (len * size_of::<T>()) & !(LARGE_PAGE - 1);
@@ -178,7 +179,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn of_items<T: Default + Copy + PartialEq + std::fmt::Debug>(item: T) {
-        let mapped = LARGE_ARRAY / size_of::<T>();
+        let mapped = LARGE_PAGE / size_of::<T>();
         for len in [1, 1000, mapped - 1, mapped + 1, 2 * mapped] {
             // SAFETY: of zeroes; and `free` comes last.
             unsafe {
@@ -246,6 +247,13 @@ mod tests {
             populate(items, len, 2 * per_page..len, |_| {});
             assert_eq!(asked_for(), [true, true, true, false].map(Some), "the last one is not all the array's");
             free(items, len);
+            // A single one.
+            let items = allocate::<u64>(per_page);
+            populate(items, per_page, 0..per_page - 1, |_| {});
+            assert_eq!(prefers_large_pages(items), Some(false), "in a small array none is wanted in part");
+            populate(items, per_page, 0..per_page, |_| {});
+            assert_eq!(prefers_large_pages(items), Some(true));
+            free(items, per_page);
         }
     }
 
