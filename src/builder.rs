@@ -123,7 +123,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// The most timers that may be pending; one more is refused with [`ScheduleError::Full`](crate::ScheduleError::Full).
-    /// Default: no bound but memory and 2^28 timers a shard; accepted 1 or more.
+    /// Default: no bound but memory and almost 2^28 timers a shard; accepted 1 or more.
     ///
     /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer fires at the very same
     /// moment and somebody else takes its room, the bound is exceeded by one until the next timer ends.)

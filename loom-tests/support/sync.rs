@@ -746,7 +746,7 @@ pub(crate) mod memory {
     pub(crate) unsafe fn populate<T>(_items: *mut T, _len: usize, _range: Range<usize>, _touch: impl Fn(&T)) {}
 
     /// # Safety
-    /// As in `src/sync.rs`.
+    /// As in `src/sync/memory.rs`.
     pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
         // SAFETY: from `allocate` with the same length.
         unsafe { dealloc(items.cast(), layout::<T>(len)) };

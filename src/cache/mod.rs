@@ -312,7 +312,7 @@ where
     fn enter(&self, entry: Arc<Entry<K, V>>) -> Option<V> {
         self.store.count_insertion();
         if let Err(refused) = self.start_timer(&entry) {
-            // 2^28 timers a shard are pending. What was under the key must not be taken for the new value.
+            // Almost 2^28 timers of the shard are pending. What was under the key must not be taken for the new value.
             let (_, entry) = refused.into_inner();
             self.remove(&*entry.key);
             self.store.leave(&entry, Cause::Evicted);

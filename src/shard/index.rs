@@ -26,7 +26,7 @@
 
 use super::hint::NODE_BITS;
 use super::link::{AtomicLink, Link, Order};
-use super::segments::Segments;
+use super::segments::{LEN_MAX, Segments};
 use super::slab::Slab;
 use super::word::{End, State, Word};
 use super::{Access, PREFETCH_AHEAD, shielded};
@@ -41,6 +41,8 @@ pub(crate) struct Sealed;
 
 /// There are never more buckets than an array holds.
 const BUCKET_BITS_MAX: u32 = NODE_BITS;
+const _: () =
+    assert!(1 << BUCKET_BITS_MAX <= LEN_MAX, "an array has room for all buckets, and a link for their numbers");
 /// Buckets for which memory is asked at once: a large page of them.
 const POPULATED: u32 = 1 << 18;
 /// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.
