@@ -295,7 +295,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.periods.at(node).0.with_mut(|place| change(unsafe { (*place).assume_init_mut() }))
     }
 
-    /// Takes a free node and fills it: tentative, not linked. Gives key and value back if all are in use that a number stands for.
+    /// Takes a free node and fills it: tentative, not linked. Gives key and value back if every node that there can be is in use.
     ///
     /// What the caller has reached before may be gone afterwards: see `refill`.
     #[inline]

@@ -1,7 +1,7 @@
 //! Large zeroed arrays, handed out untouched: what nobody uses costs nothing.
 //!
 //! The larger ones come from the system itself, and go back to it. An allocator may keep what was freed, and then has to write
-//! zeroes over all of it before one call returns: tens of milliseconds for a scheduler that grows after another one has gone.
+//! zeroes over all of it before one call returns, in a scheduler that grows after another one has gone.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -260,6 +260,7 @@ mod tests {
         }
     }
 
+    // Of `Segments`, but not in its file: models compile that, and have memory behind everything.
     #[test]
     fn memory_is_had_for_one_segment_at_a_time() {
         let array = Segments::<AtomicU64>::new();
