@@ -9,7 +9,7 @@ use crate::fanout::{self, Runner};
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, PREFETCH_STEPS, Purpose, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
 use crossbeam_epoch as epoch;
@@ -129,12 +129,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     fn drain_shard(&self, shard: &Shard<K, V>, timers: &[Identity], each: &mut impl FnMut(&K, V)) -> usize {
-        let drain_at = |step: usize| {
-            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| timers.get(index).copied());
-            shard.prefetch_ends(|steps| behind(steps).map(|timer| timer.node));
-            behind(PREFETCH_STEPS).is_some_and(|timer| self.drain_one(shard, timer, each))
-        };
-        (0..timers.len() + PREFETCH_STEPS).map(drain_at).filter(|&drained| drained).count()
+        let mut drained = 0;
+        shard.visit_ahead(
+            timers,
+            |timer| timer.node,
+            |timer| drained += usize::from(self.drain_one(shard, timer, each)),
+        );
+        drained
     }
 
     fn drain_one(&self, shard: &Shard<K, V>, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {

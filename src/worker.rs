@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::fanout::{Watch, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, PREFETCH_STEPS, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::sync::Arc;
@@ -159,15 +159,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         if self.due.is_empty() {
             return;
         }
-        for step in 0..self.due.len() + PREFETCH_STEPS {
-            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| self.due.get(index).copied());
-            shard.prefetch_ends(|steps| behind(steps).map(Hint::node));
-            if let Some(hint) = behind(PREFETCH_STEPS)
-                && let Some(later) = look(shard, hint, now, access, &mut self.claims)
-            {
-                self.wheel.insert(later);
+        let (wheel, claims) = (&mut self.wheel, &mut self.claims);
+        shard.visit_ahead(&self.due, Hint::node, |hint| {
+            if let Some(later) = look(shard, hint, now, access, claims) {
+                wheel.insert(later);
             }
-        }
+        });
         self.due.clear();
     }
 

@@ -169,7 +169,7 @@ impl Index {
 
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
-        crate::sync::prefetch(self.buckets.reserve(self.bucket_of(hash)));
+        crate::sync::prefetch(self.bucket(hash));
     }
 
     pub(super) fn prefetch_first<K, V>(&self, slab: &Slab<K, V>, hash: u32)
@@ -177,13 +177,29 @@ impl Index {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let first = self.buckets.reserve(self.bucket_of(hash)).load();
+        self.prefetch_neighbour(slab, self.bucket(hash), hash);
+    }
+
+    /// Asks the processor for what `bucket`, which should be in the cache by now, leads to; if that may be the node of `hash`, for all
+    /// of it.
+    pub(super) fn prefetch_neighbour<K, V>(&self, slab: &Slab<K, V>, bucket: &AtomicLink, hash: u32)
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let first = bucket.load();
         if first.is_node() {
             slab.prefetch(first.index());
             if first.order() == Link::to_node(hash, 0).order() {
                 slab.prefetch_tail(first.index());
             }
         }
+    }
+
+    /// The bucket of `hash`, whether linked in or not.
+    #[inline]
+    pub(super) fn bucket(&self, hash: u32) -> &AtomicLink {
+        self.buckets.reserve(self.bucket_of(hash))
     }
 
     #[inline]

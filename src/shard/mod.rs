@@ -16,6 +16,7 @@
 
 mod alarm;
 mod chain;
+mod fetch;
 mod hint;
 mod index;
 mod link;
@@ -52,9 +53,6 @@ use word::{End, NO_SUCCESSOR, Sight, State, Word};
 
 /// How far ahead of its work a loop over nodes in no order asks the processor for them.
 pub(crate) const PREFETCH_AHEAD: usize = 12;
-/// The same of a loop that looks at timers and ends them, for which four accesses follow from one another: for each, and in all.
-const PREFETCH_STAGE: usize = 8;
-pub(crate) const PREFETCH_STEPS: usize = 4 * PREFETCH_STAGE;
 
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
@@ -465,28 +463,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Asks the processor for a node's head.
     pub(crate) fn prefetch_node(&self, node: u32) {
         self.slab.prefetch(node);
-    }
-
-    /// Asks the processor for what looks at timers in no order, and their ends, will need: each step of a loop calls this and
-    /// looks at the timer [`PREFETCH_STEPS`] steps behind. `behind` tells the node so many steps behind, if there is one.
-    ///
-    /// First for the node's head; if its timer is pending, for the tail, then for the bucket of the hash that is in there, then
-    /// for the neighbour that the bucket leads to.
-    pub(crate) fn prefetch_ends(&self, behind: impl Fn(usize) -> Option<u32>) {
-        let pending =
-            |stage: usize| behind(stage * PREFETCH_STAGE).filter(|&node| self.slab.head(node).word.load().is_pending());
-        if let Some(node) = behind(0) {
-            self.slab.prefetch(node);
-        }
-        if let Some(node) = pending(1) {
-            self.slab.prefetch_tail(node);
-        }
-        if let Some(node) = pending(2) {
-            self.index.prefetch(self.slab.hash(node));
-        }
-        if let Some(node) = pending(3) {
-            self.index.prefetch_first(&self.slab, self.slab.hash(node));
-        }
     }
 
     /// Runs `read` on the key of a claimed timer.

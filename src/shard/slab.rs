@@ -86,6 +86,14 @@ impl<V> Default for Tail<V> {
     }
 }
 
+impl<V> Tail<V> {
+    #[inline]
+    pub(super) fn hash(&self) -> u32 {
+        // Relaxed: written before the node was published.
+        self.hash.load(Relaxed)
+    }
+}
+
 // SAFETY: three atomics of zero, and a key that may hold anything.
 unsafe impl<K> Zeroed for Head<K> {}
 // SAFETY: two atomics of zero, and a value that may hold anything.
@@ -188,7 +196,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     #[inline]
-    fn tail(&self, node: u32) -> &Tail<V> {
+    pub(super) fn tail(&self, node: u32) -> &Tail<V> {
         self.tails.at(node)
     }
 
@@ -240,8 +248,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     pub(super) fn hash(&self, node: u32) -> u32 {
-        // Relaxed: written before the node was published.
-        self.tail(node).hash.load(Relaxed)
+        self.tail(node).hash()
     }
 
     pub(super) fn generation(&self, node: u32) -> u32 {

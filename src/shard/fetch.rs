@@ -1,0 +1,71 @@
+//! Going through many timers in no order: what their ends touch is asked for some steps ahead.
+//!
+//! The end of a timer takes four accesses that follow from one another, each perhaps a cache miss: its head, its tail with the
+//! hash, the bucket of that, and the neighbour that the bucket leads to. Taken one by one, the processor would wait for each. So
+//! those of several timers are under way side by side, each timer a few steps behind the one before it.
+
+use super::Shard;
+use super::link::AtomicLink;
+use super::slab::{Head, Tail};
+use crate::sync::prefetch;
+
+/// Timers between two accesses to the same one.
+const STAGE: usize = 8;
+/// Timers on their way at a time.
+const STEPS: usize = 4 * STAGE;
+
+/// What is known of a timer whose turn comes soon; only a guess, others may end it meanwhile.
+struct Coming<'a, K, V> {
+    head: Option<&'a Head<K>>,
+    /// If it was pending.
+    tail: Option<&'a Tail<V>>,
+    bucket: Option<&'a AtomicLink>,
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
+    /// Calls `visit` for each item, in their order, when what the end of its `node`'s timer touches should be in the cache.
+    pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
+        let mut coming = [const { Coming { head: None, tail: None, bucket: None } }; STEPS];
+        for step in 0..items.len() + STEPS {
+            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| items.get(index).copied());
+            if let Some(item) = behind(STEPS) {
+                visit(item);
+            }
+            let at = |stage: usize| step.wrapping_sub(stage * STAGE) % STEPS;
+            coming[at(0)] = self.fetch_head(behind(0).map(&node));
+            self.fetch_tail(behind(STAGE).map(&node), &mut coming[at(1)]);
+            self.fetch_bucket(&mut coming[at(2)]);
+            self.fetch_neighbour(&coming[at(3)]);
+        }
+    }
+
+    fn fetch_head(&self, node: Option<u32>) -> Coming<'_, K, V> {
+        let head = node.map(|node| self.slab.head(node));
+        head.into_iter().for_each(|head| prefetch(head));
+        Coming { head, tail: None, bucket: None }
+    }
+
+    fn fetch_tail<'a>(&'a self, node: Option<u32>, coming: &mut Coming<'a, K, V>) {
+        if let (Some(node), Some(head)) = (node, coming.head)
+            && head.word.load().is_pending()
+        {
+            let tail = self.slab.tail(node);
+            prefetch(tail);
+            coming.tail = Some(tail);
+        }
+    }
+
+    fn fetch_bucket<'a>(&'a self, coming: &mut Coming<'a, K, V>) {
+        if let Some(tail) = coming.tail {
+            let bucket = self.index.bucket(tail.hash());
+            prefetch(bucket);
+            coming.bucket = Some(bucket);
+        }
+    }
+
+    fn fetch_neighbour(&self, coming: &Coming<'_, K, V>) {
+        if let (Some(tail), Some(bucket)) = (coming.tail, coming.bucket) {
+            self.index.prefetch_neighbour(&self.slab, bucket, tail.hash());
+        }
+    }
+}
