@@ -200,7 +200,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         let mut claims = claims.into_iter();
         while let Some(claim) = claims.next() {
             if let Some(ahead) = claims.as_slice().get(PREFETCH_AHEAD) {
-                shard.prefetch_node(ahead.node);
+                shard.prefetch_node(ahead.node());
             }
             let (node, value, _) = claim.into_parts();
             drop_quietly(value);

@@ -82,15 +82,34 @@ pub(crate) struct Key {
     entry: usize,
 }
 
-impl Key {
+/// What a model's timers have for keys.
+pub(crate) trait Named: Eq + Send + Sync + 'static {
+    fn new(name: u32) -> Self;
+    fn name(&self) -> u32;
+}
+
+impl Named for Key {
     fn new(name: u32) -> Self {
         Self { name, entry: LEDGER.with_borrow_mut(|ledger| open(&mut ledger.keys, name)) }
     }
-
-    /// Keys 1, 11, 21 share a hash.
-    fn hash(name: u32) -> u32 {
-        name % 10
+    fn name(&self) -> u32 {
+        self.name
     }
+}
+
+/// A key that needs no drop.
+impl Named for u32 {
+    fn new(name: u32) -> Self {
+        name
+    }
+    fn name(&self) -> u32 {
+        *self
+    }
+}
+
+/// Keys 1, 11, 21 share a hash.
+fn hash(name: u32) -> u32 {
+    name % 10
 }
 
 impl PartialEq for Key {
@@ -122,9 +141,14 @@ pub(crate) struct Firing {
 }
 
 /// What the threads of a model share. Ticks are counted from [`TICK_0`].
-#[derive(Clone)]
-pub(crate) struct World {
-    pub(crate) shard: Rc<Shard<Key, Value>>,
+pub(crate) struct World<K = Key> {
+    pub(crate) shard: Rc<Shard<K, Value>>,
+}
+
+impl<K> Clone for World<K> {
+    fn clone(&self) -> Self {
+        Self { shard: Rc::clone(&self.shard) }
+    }
 }
 
 fn due(tick: u64) -> Due {
@@ -133,6 +157,22 @@ fn due(tick: u64) -> Due {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_keys()
+    }
+
+    pub(crate) fn worker(&self) -> Worker {
+        Worker {
+            world: self.clone(),
+            drain: self.shard.mailbox.consumer(),
+            wheel: Vec::new(),
+            firings: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+}
+
+impl<K: Named> World<K> {
+    pub(crate) fn with_keys() -> Self {
         Self { shard: Rc::new(Shard::new(STRIPES, BATCH, Tick(TICK_0))) }
     }
 
@@ -157,10 +197,10 @@ impl World {
     ) -> Result<(Identity, Option<u32>), Sealed> {
         let ordinal = ordinal(thread);
         let mut access = Access::new(&ordinal);
-        match self.shard.schedule(Key::hash(key), Key::new(key), Value::new(value), due(tick), repeats, &mut access) {
+        match self.shard.schedule(hash(key), K::new(key), Value::new(value), due(tick), repeats, &mut access) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
-                assert_eq!((k.name, v.name), (key, value), "key and value come back");
+                assert_eq!((k.name(), v.name), (key, value), "key and value come back");
                 Err(Sealed)
             }
             Err(Refused::Exhausted(..)) => panic!("a model does not fill 2^28 nodes"),
@@ -208,7 +248,7 @@ impl World {
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        self.shard.cancel(Key::hash(key), |k| k.name == key, &access).map(|value| value.name)
+        self.shard.cancel(hash(key), |k| k.name() == key, &access).map(|value| value.name)
     }
 
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
@@ -218,7 +258,7 @@ impl World {
     pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        self.shard.reschedule(Key::hash(key), |k| k.name == key, due(tick), &access)
+        self.shard.reschedule(hash(key), |k| k.name() == key, due(tick), &access)
     }
 
     pub(crate) fn reschedule_this(&self, thread: u32, timer: Identity, tick: u64) -> bool {
@@ -229,18 +269,19 @@ impl World {
     pub(crate) fn find(&self, thread: u32, key: u32) -> Option<u64> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        let due = self.shard.due(Key::hash(key), |k| k.name == key, Tick(TICK_0), &access)?;
+        let due = self.shard.due(hash(key), |k| k.name() == key, Tick(TICK_0), &access)?;
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
 
-    pub(crate) fn worker(&self) -> Worker {
-        Worker {
-            world: self.clone(),
-            drain: self.shard.mailbox.consumer(),
-            wheel: Vec::new(),
-            firings: Vec::new(),
-            runs: Vec::new(),
-        }
+    /// Claims a timer and finishes it; its key and its value.
+    pub(crate) fn take_out(&self, thread: u32, timer: Identity) -> (u32, u32) {
+        let ordinal = ordinal(thread);
+        let access = Access::new(&ordinal);
+        let claim = self.shard.claim_this(timer, Purpose::TakeOut, Tick(TICK_0), &access);
+        let (node, value, _) = claim.expect("nothing else ends it").into_parts();
+        let key = self.shard.with_claimed_key(&node, K::name);
+        self.shard.finish(node, &access);
+        (key, value.name)
     }
 
     /// Seals the shard; the names of the values that were pending.

@@ -1,6 +1,7 @@
-//! What becomes of timers when the last handle goes, and where keys belong.
+//! What becomes of timers when they end, also with the last handle, and where keys belong.
 
 use super::*;
+use crate::Next;
 use crate::executor::Executor;
 use std::sync::Barrier;
 
@@ -62,4 +63,52 @@ fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
             |counts: &[usize]| counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4);
         assert!(fair(&counts) && fair(&buckets), "{counts:?} {buckets:?}");
     }
+}
+
+/// Nodes that were ever in use, if one timer after the other ends in this way.
+fn nodes_used<K: Hash + Eq + Send + Sync + 'static>(
+    key: impl Fn(u64) -> K,
+    end: impl Fn(&Scheduler<K, u64>, &crate::ManualClock, &K),
+) -> u32 {
+    let callback = |_: &K, value: &mut u64| {
+        *value += 1;
+        if *value < 2 { Next::After(Duration::from_millis(1)) } else { Next::Done }
+    };
+    let built = Scheduler::builder().shards(1).build_rearming_manual(callback);
+    let (scheduler, clock) = built.expect("in range");
+    for number in 0..20_000 {
+        assert!(scheduler.schedule_with(key(number), 0, Duration::from_millis(1)).is_ok_and(|old| old.is_none()));
+        end(&scheduler, &clock, &key(number));
+        assert!(scheduler.is_empty());
+    }
+    scheduler.0.core.shards[0].extent()
+}
+
+/// Whether keys have a destructor decides who says that a timer is done.
+fn nodes_come_back<K: Hash + Eq + Send + Sync + 'static>(key: impl Fn(u64) -> K + Copy) {
+    let far = Duration::from_secs(60);
+    let used = [
+        nodes_used(key, |timers, _, key| _ = timers.cancel(key)),
+        nodes_used(key, |_, clock, _| _ = clock.advance(Duration::from_millis(5))),
+        nodes_used(key, |timers, clock, key| {
+            assert!(timers.expire_now(key));
+            clock.advance(Duration::from_millis(5));
+        }),
+        nodes_used(key, |timers, _, _| _ = timers.drain(|_, _| {})),
+        nodes_used(
+            |_| key(0),
+            |timers, _, _| {
+                let (old, timer) = timers.schedule_with_handle(key(0), 0, far).expect("it is open and not full");
+                assert_eq!((old, timer.cancel()), (Some(0), Some(0)));
+            },
+        ),
+    ];
+    // A batch or two wait for their grace period, and as many are kept ready.
+    assert!(used.iter().all(|&nodes| nodes < 2000), "nodes were lost: {used:?}");
+}
+
+#[test]
+fn nodes_come_back_however_their_timers_end() {
+    nodes_come_back(|number| number);
+    nodes_come_back(|number| number.to_string());
 }

@@ -22,7 +22,8 @@
 //! - A node is pending only if no older node of its key is pending, tentative or firing.
 //! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
 //!   value has been taken; a bucket is marked only when the shard is sealed.
-//! - The thread whose compare-exchange takes a node out of the list, and no other, reports it unlinked.
+//! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word, or is the one that
+//!   ended the timer and keeps it in mind (`remove`).
 
 use super::hint::NODE_BITS;
 use super::link::{AtomicLink, Link, Order};
@@ -264,6 +265,10 @@ impl Index {
     }
 
     /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
+    ///
+    /// True if it was this call that did so. Then nobody has been told: the caller retires the node when its key is needed no
+    /// more. Otherwise a walk has come by before, and told the node's word.
+    #[must_use]
     #[inline]
     pub(super) fn remove<K, V>(
         &self,
@@ -272,21 +277,29 @@ impl Index {
         node: u32,
         position: Option<Position<'_>>,
         access: &Access,
-    ) where
+    ) -> bool
+    where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
         let next = slab.head(node).next.mark();
-        if let Some(position) = position
-            && unlink(slab, position, next, access)
-        {
-            return;
+        if position.is_some_and(|position| unlink(position, next)) {
+            return true;
         }
-        // A walk over all of this order takes out every marked node on its way, ours among them.
-        // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
         let order = Link::to_node(hash, node).order();
         let entrance = self.entrance(slab, hash, access);
-        let _ = self.seek(slab, entrance, |link| link.order() > order || link.is_end(), access);
+        let leads_to_it = |link: Link| link.is_node() && link.index() == node;
+        loop {
+            // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
+            let stop = |link: Link| leads_to_it(link) || link.order() > order || link.is_end();
+            let Ok(position) = self.seek(slab, entrance, stop, access) else { return false };
+            if !leads_to_it(position.link) {
+                return false;
+            }
+            if unlink(position, next) {
+                return true;
+            }
+        }
     }
 
     /// Walks from `start` to the first link that satisfies `stop`, taking marked nodes out of the list.
@@ -312,7 +325,11 @@ impl Index {
                 debug_assert!(position.link.may_precede(link), "the list is sorted");
                 if !link.is_marked() {
                     position = Position { at, link };
-                } else if position.link.is_node() && unlink(slab, position, link, access) {
+                } else if position.link.is_node() && unlink(position, link) {
+                    let node = position.link.index();
+                    if slab.head(node).word.unlink() {
+                        slab.retire(node, access);
+                    }
                     position.link = position.link.redirected(link.target());
                 } else {
                     // The neighbour changed, or the shard is being sealed, which the start will tell.
@@ -468,19 +485,8 @@ where
 
 /// Takes `position`'s successor, which is marked and leads to `next`, out of the list.
 #[inline]
-fn unlink<K, V>(slab: &Arc<Slab<K, V>>, position: Position<'_>, next: Link, access: &Access) -> bool
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let done = !position.link.is_marked() && position.at.swing(position.link, next.target());
-    if done {
-        let node = position.link.index();
-        if slab.head(node).word.unlink() {
-            slab.retire(node, access);
-        }
-    }
-    done
+fn unlink(position: Position<'_>, next: Link) -> bool {
+    !position.link.is_marked() && position.at.swing(position.link, next.target())
 }
 
 /// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
@@ -570,7 +576,9 @@ where
             let taken = unsafe { slab.take_value(node) };
             let unlinked = head.word.finish();
             debug_assert!(!unlinked, "nobody but us takes it out of the list");
-            index.remove(slab, hash, node, Some(position), access);
+            if index.remove(slab, hash, node, Some(position), access) {
+                slab.retire(node, access);
+            }
             // There is a second one only if `Eq` contradicts itself.
             value.get_or_insert(taken);
         }

@@ -45,6 +45,7 @@ use hint::hint_tick;
 use index::{Found, Index};
 use mailbox::Pushed;
 use slab::Slab;
+use std::mem::needs_drop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -106,7 +107,7 @@ pub(crate) enum Refused<K, V> {
 /// A timer that somebody claimed. Its key is still in its node, until `Shard::finish`.
 #[derive(Debug)]
 pub(crate) struct Claim<V> {
-    pub(crate) node: u32,
+    node: ClaimedNode,
     pub(crate) value: V,
     /// When it was due; `None` is never.
     pub(crate) due: Option<Tick>,
@@ -272,7 +273,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     fn take_ended(&self, hash: u32, node: u32, position: Option<index::Position>, access: &Access) -> V {
         // SAFETY: we ended it, and come here once.
         let value = unsafe { self.slab.take_value(node) };
-        self.index.remove(&self.slab, hash, node, position, access);
+        if self.index.remove(&self.slab, hash, node, position, access) {
+            self.slab.retire(node, access);
+        }
         self.tidy(access);
         value
     }
@@ -328,10 +331,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     fn take_claimed(&self, node: u32, deadline: Deadline, repeats: bool, now: Tick, access: &Access) -> Claim<V> {
         // SAFETY: we ended it, or turned it from pending to firing, and come here once.
         let value = unsafe { self.slab.take_value(node) };
-        if !repeats {
-            self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
-        }
-        Claim { node, value, due: deadline.tick(now), repeats }
+        let unlinked = !repeats && self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+        Claim { node: ClaimedNode { node, unlinked }, value, due: deadline.tick(now), repeats }
     }
 
     /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
@@ -344,7 +345,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         now: Tick,
         access: &Access,
     ) -> Fired<V> {
-        let node = claim.0;
+        let node = claim.node;
         // SAFETY: the claim says that its callback is ours, and it is used up here.
         unsafe { self.slab.put_value(node, value) };
         match self.slab.head(node).word.fired(next.map(Due::deadline)) {
@@ -357,8 +358,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             None => {
                 // SAFETY: it has ended while the value was ours, and nobody else takes that.
                 let value = unsafe { self.slab.take_value(node) };
-                self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
-                Fired::Ended(claim, value)
+                let unlinked = self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+                Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
             }
         }
     }
@@ -366,7 +367,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Runs `change` on the period of a periodic timer whose callback runs.
     pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
         // SAFETY: the claim says that its callback is ours.
-        unsafe { self.slab.with_period(claim.0, change) }
+        unsafe { self.slab.with_period(claim.node, change) }
     }
 
     /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
@@ -468,13 +469,17 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Runs `read` on the key of a claimed timer.
     pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
         // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
-        unsafe { self.slab.with_key(claim.0, read) }
+        unsafe { self.slab.with_key(claim.node, read) }
     }
 
     /// Says that the key of a claimed timer is needed no more.
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
-        if self.slab.head(claim.0).word.finish() {
-            self.slab.retire(claim.0, access);
+        let ClaimedNode { node, unlinked } = claim;
+        // If it was unlinked for this claim, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
+        let must_tell = !unlinked || needs_drop::<K>();
+        let was_unlinked = must_tell && self.slab.head(node).word.finish();
+        if unlinked || was_unlinked {
+            self.slab.retire(node, access);
         }
         self.slab.tidy(access);
     }
@@ -554,7 +559,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.seal(&self.slab, |node, word| {
             // SAFETY: `seal` ended it for us, and hands it over once.
             let value = unsafe { self.slab.take_value(node) };
-            each(Claim { node, value, due: word.deadline().tick(now), repeats: false });
+            each(Claim {
+                node: ClaimedNode { node, unlinked: false },
+                value,
+                due: word.deadline().tick(now),
+                repeats: false,
+            });
         });
     }
 
@@ -641,17 +651,25 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
 /// A claimed timer that is not finished: the right to use its key.
 #[derive(Debug)]
-pub(crate) struct ClaimedNode(u32);
+pub(crate) struct ClaimedNode {
+    node: u32,
+    /// The claim's owner has taken it out of the index, and told nobody.
+    unlinked: bool,
+}
 
 impl<V> Claim<V> {
+    pub(crate) fn node(&self) -> u32 {
+        self.node.node
+    }
+
     /// Splits off the right to the key.
     pub(crate) fn into_parts(self) -> (ClaimedNode, V, Option<Tick>) {
-        (ClaimedNode(self.node), self.value, self.due)
+        (self.node, self.value, self.due)
     }
 }
 
 impl ClaimedNode {
     pub(crate) fn node(&self) -> u32 {
-        self.0
+        self.node
     }
 }

@@ -285,7 +285,8 @@ impl AtomicWord {
         self.0.fetch_or(DONE, AcqRel) & UNLINKED != 0
     }
 
-    /// Says that the node is out of the index. True if nobody needs its key: the caller retires it.
+    /// Says that the node is out of the index, for one who has not ended its timer. True if nobody needs its key: the caller
+    /// retires it.
     #[must_use]
     #[inline]
     pub(super) fn unlink(&self) -> bool {
