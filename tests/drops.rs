@@ -406,7 +406,8 @@ fn nothing_to_drop() {
     assert_eq!((clock.advance(MS), clock.advance_to_next(), clock.advance(HOUR)), (0, None, 0));
 }
 
-/// A callback that is over when the scheduler has gone, and would have its timer come back.
+/// A callback that is over when the scheduler has gone, and would have its timer come back. As long as it runs it keeps the means to fire
+/// others.
 #[test]
 fn nothing_to_drop_and_a_timer_that_would_come_back() {
     let (gate, runs) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
@@ -421,10 +422,16 @@ fn nothing_to_drop_and_a_timer_that_would_come_back() {
     let builder = Scheduler::builder().executor(Executor::Rayon(Arc::new(pool)));
     let scheduler = builder.build_rearming(callback).expect("in range");
     let (_, timer) = scheduler.schedule_with_handle(1, (), MS).expect("it is open and not full");
+    let (_, other) = scheduler.schedule_with_handle(2, (), HOUR).expect("it is open and not full");
     eventually("it runs", || gate.arrived() == 1);
     drop(scheduler);
+    let has_ended = |timer: &shardwheel::Timer<u64, ()>| {
+        !timer.is_pending() && !timer.reschedule(MS) && !timer.expire_now() && timer.cancel().is_none()
+    };
+    assert!(has_ended(&timer) && has_ended(&other));
     gate.open();
     eventually("it has run", || runs.load(SeqCst) == 1);
     std::thread::sleep(20 * MS);
-    assert_eq!((runs.load(SeqCst), timer.is_pending()), (1, false));
+    assert!(has_ended(&timer) && has_ended(&other));
+    assert_eq!(runs.load(SeqCst), 1);
 }

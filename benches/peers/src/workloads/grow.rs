@@ -40,6 +40,7 @@ fn step_beside_busy_cores(length: Duration) -> Steps {
     let others = available_parallelism().map_or(1, NonZero::get) - 1;
     let (busy, is_over) = (&AtomicUsize::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
+        let _end = SetOnDrop(is_over);
         for core in 1..=others {
             scope.spawn(move || {
                 process::pin(core);
@@ -50,8 +51,15 @@ fn step_beside_busy_cores(length: Duration) -> Steps {
         while busy.load(Relaxed) < others {
             thread::yield_now();
         }
-        let steps = on_core(0, || Steps::of_nothing(length));
-        is_over.store(true, Relaxed);
-        steps
+        on_core(0, || Steps::of_nothing(length))
     })
+}
+
+/// Ends the other threads' loops, also if one of them could not be started.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
