@@ -15,7 +15,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use support::{Change, Model, World, join, outcome, place, spawn};
+use support::{Change, Model, Sealed, World, join, outcome, place, spawn};
 
 const SEAL_OR_SCHEDULE: Model = Model::new("seal_or_schedule", || {
     let world = World::new();
@@ -101,16 +101,14 @@ const SEAL_OR_FIRE: Model = Model::new("seal_or_fire", || {
 })
 .preemptions(3);
 
-/// Two authors of one key: the sealer may meet both timers on their way in.
-const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
-    let world = World::new();
-    let authors = [(1, 7), (2, 8)].map(|(thread, value)| {
-        let world = world.clone();
-        spawn(move || world.schedule(thread, 1, value, 5).map(|(_, replaced)| replaced))
-    });
-    let closed = world.seal();
-    let answers = authors.map(join);
-    match (answers, closed.as_slice()) {
+fn schedule_same_key(world: &World, thread: u32, value: u32) -> Answer {
+    world.schedule(thread, 1, value, 5).map(|(_, replaced)| replaced)
+}
+
+type Answer = Result<Option<u32>, Sealed>;
+
+fn two_and_the_sealer(answers: [Answer; 2], closed: &[u32]) {
+    match (answers, closed) {
         ([Ok(None), Ok(Some(7))], [8]) => outcome("8 replaced 7"),
         ([Ok(Some(8)), Ok(None)], [7]) => outcome("7 replaced 8"),
         ([Ok(None), Err(_)], [7]) => outcome("only 7"),
@@ -118,17 +116,50 @@ const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
         ([Err(_), Err(_)], []) => outcome("neither"),
         other => panic!("answers, closed: {other:?}"),
     }
+}
+
+/// Two authors of one key, whom the sealer comes upon.
+const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
+    let world = World::new();
+    let authors = [(1, 7), (2, 8)].map(|(thread, value)| {
+        let world = world.clone();
+        spawn(move || schedule_same_key(&world, thread, value))
+    });
+    let closed = world.seal();
+    two_and_the_sealer(authors.map(join), &closed);
     world.end();
 })
 .preemptions(2)
 .plain_preemptions(1)
 .without_stale_places();
 
+/// As before, and the sealer may meet both timers on their way in: both authors may be stopped there, while it comes last.
+const SEAL_LAST_OF_THREE: Model = Model::new("seal_last_of_three", || {
+    let world = World::new();
+    let author = spawn({
+        let world = world.clone();
+        move || schedule_same_key(&world, 2, 8)
+    });
+    let sealer = spawn({
+        let world = world.clone();
+        move || world.seal()
+    });
+    let mine = schedule_same_key(&world, 1, 7);
+    let answers = [mine, join(author)];
+    two_and_the_sealer(answers, &join(sealer));
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(0)
+.without_stale_places();
+
 #[test]
 fn a_schedule_is_closed_or_refused() {
     SEAL_OR_SCHEDULE.reaches(&["accepted, closed", "refused"]);
     SEAL_OR_REPLACE.reaches(&["replaced, closed", "refused"]);
-    SEAL_OR_TWO.reaches(&["8 replaced 7", "7 replaced 8", "only 7", "only 8", "neither"]);
+    let all = ["8 replaced 7", "7 replaced 8", "only 7", "only 8", "neither"];
+    SEAL_OR_TWO.reaches(&all);
+    SEAL_LAST_OF_THREE.reaches(&all);
 }
 
 #[test]
@@ -172,7 +203,8 @@ fn a_refused_author_must_come_to_know_it() {
     SEAL_OR_TWO.kills(mark, Change::DropRelease, "exceeded maximum number of branches");
 }
 
-const MODELS: &[Model] = &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO];
+const MODELS: &[Model] =
+    &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO, SEAL_LAST_OF_THREE];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -52,7 +52,7 @@ const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
         let world = world.clone();
         move || world.find(1, passed)
     });
-    assert_eq!(world.take_out(0, timer), (1, 7));
+    assert_eq!(world.run(0, world.fire_now(0, timer)), (1, 7));
     // The one who passes by may hold on to the node still; then it comes back later.
     let next = world.given(2, 9, 20).node;
     let found = join(passer);
@@ -66,18 +66,47 @@ const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
 })
 .reclaims_early();
 
+/// As before, but another thread runs the callback: all that it knows of the unlinking came with the claim.
+const HANDED_ON_OR_UNLINK: Model = Model::new("handed_on_or_unlink", || {
+    let world = World::<u32>::with_keys();
+    let timer = world.given(1, 7, 5);
+    world.given(11, 8, 20);
+    let passed = [11, 1][parameter()];
+    let passer = spawn({
+        let world = world.clone();
+        move || world.find(2, passed)
+    });
+    let claimed = world.fire_now(0, timer);
+    let runner = spawn({
+        let world = world.clone();
+        move || world.run(1, claimed)
+    });
+    assert_eq!(join(runner), (1, 7));
+    let next = world.given(2, 9, 20).node;
+    let found = join(passer);
+    assert!(found == [Some(20), Some(5)][parameter()] || found.is_none() && passed == 1, "another timer's: {found:?}");
+    let next = [next, world.given(3, 10, 20).node, world.given(4, 11, 20).node];
+    let returns = next.iter().filter(|&&next| next == timer.node).count();
+    assert_eq!(returns, 1, "the node is lost, or there twice: {next:?}");
+    outcome((next[0] == timer.node, found));
+    world.seal();
+    world.drop_keys();
+})
+.preemptions(2)
+.reclaims_early();
+
 /// The same of timers that are cancelled: one by its identity, one by its key.
 const CANCEL_OR_UNLINK: Model = Model::new("cancel_or_unlink", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
-    let nodes = [timer.node, world.given(2, 8, 5).node];
-    // In the bucket of the first one, behind it, although there are eight buckets by now.
+    let nodes = [timer.node, world.given(11, 8, 5).node];
+    // In their bucket, behind them, although there are eight buckets by now.
     world.given(9, 9, 20);
     let passer = spawn({
         let world = world.clone();
         move || world.find(1, 9)
     });
-    assert_eq!((world.cancel_this(0, timer), world.cancel(0, 2)), (Some(7), Some(8)), "nothing else ends them");
+    assert_eq!((world.cancel_this(0, timer), world.cancel(0, 11)), (Some(7), Some(8)), "nothing else ends them");
     assert_eq!(join(passer), Some(20), "nothing else ends it");
     let mut next = [(3, 10), (4, 11), (6, 12)].map(|(key, value)| world.given(key, value, 20).node);
     next.sort_unstable();
@@ -181,7 +210,9 @@ fn a_node_comes_back_whoever_is_the_last_to_leave_it() {
     FINISH_OR_UNLINK.reaches(&[true]);
     set_parameter(0);
     PLAIN_FINISH_OR_UNLINK.reaches(&[(true, Some(20)), (false, Some(20))]);
+    HANDED_ON_OR_UNLINK.reaches(&[(true, Some(20)), (false, Some(20))]);
     set_parameter(1);
+    HANDED_ON_OR_UNLINK.reaches(&[(true, None), (true, Some(5)), (false, None), (false, Some(5))]);
     PLAIN_FINISH_OR_UNLINK.reaches(&[(true, None), (true, Some(5)), (false, None), (false, Some(5))]);
     CANCEL_OR_UNLINK.reaches(&["came back"]);
 }
@@ -237,6 +268,7 @@ fn a_key_must_be_taken_in_one_step_after_its_release() {
 const MODELS: &[Model] = &[
     FINISH_OR_UNLINK,
     PLAIN_FINISH_OR_UNLINK,
+    HANDED_ON_OR_UNLINK,
     CANCEL_OR_UNLINK,
     LONG_GONE_OR_REUSE,
     FINISH_OR_GO,

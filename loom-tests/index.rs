@@ -48,21 +48,22 @@ const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
 /// The array doubles, and a bucket is linked in between a key and the entrance that led to it.
 const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
     let world = World::new();
-    world.given(3, 7, 5);
+    world.given(7, 7, 5);
     world.given(1, 8, 6);
     let author = spawn({
         let world = world.clone();
-        move || world.start(1, 7, 9, 7)
+        move || world.start(1, 17, 9, 7)
     });
-    assert_eq!(world.find(0, 3), Some(5), "the key is never absent");
-    outcome(world.find(0, 7));
+    assert_eq!(world.find(0, 7), Some(5), "the key is never absent");
+    outcome(world.find(0, 17));
     join(author);
-    assert_eq!(world.seal(), [8, 7, 9]);
+    assert_eq!(world.seal(), [8, 9, 7]);
     world.end();
 })
 .preemptions(2)
 .plain_preemptions(1);
 
+/// A node in front of the new bucket goes: a walk to link that one in may take it out.
 const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
     let world = World::new();
     world.given(3, 7, 5);
@@ -74,6 +75,24 @@ const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
     assert_eq!((world.cancel(0, 3), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
     join(author);
     assert_eq!((world.find(0, 3), world.find(0, 1), world.find(0, 7)), (None, None, Some(7)));
+    outcome(world.seal());
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// A node behind the new bucket goes: it is taken out after a walk over that one.
+const GROWTH_OR_REMOVE_BEHIND: Model = Model::new("growth_or_remove_behind", || {
+    let world = World::new();
+    world.given(7, 7, 5);
+    world.given(1, 8, 6);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 17, 9, 7)
+    });
+    assert_eq!((world.cancel(0, 7), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
+    join(author);
+    assert_eq!((world.find(0, 7), world.find(0, 1), world.find(0, 17)), (None, None, Some(7)));
     outcome(world.seal());
     world.end();
 })
@@ -252,6 +271,7 @@ fn a_new_bucket_hides_nothing() {
 #[test]
 fn growth_disturbs_neither_removal_nor_insertion() {
     GROWTH_OR_REMOVE.reaches(&[[9]]);
+    GROWTH_OR_REMOVE_BEHIND.reaches(&[[9]]);
     GROWTH_OR_INSERT.reaches(&[[6, 8, 7, 9]]);
 }
 
@@ -301,6 +321,7 @@ const MODELS: &[Model] = &[
     A_NEW_BUCKET_FOR_TWO,
     GROWTH_OR_FIND,
     GROWTH_OR_REMOVE,
+    GROWTH_OR_REMOVE_BEHIND,
     GROWTH_OR_INSERT,
     TOLD_OR_NOT,
     GROWTH_OR_SEAL,

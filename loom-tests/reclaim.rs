@@ -1,6 +1,9 @@
 //! A node goes and comes back as another timer, while somebody still holds on to what it was.
 //!
 //! Nodes are retired and refilled two at a time, and come back as early as it is legal.
+//!
+//! Whoever holds on to what was must be a thread that is spawned: what a model's first thread does first after a `spawn` pins before
+//! anybody else has had a turn, and then nothing comes back until it is done.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -30,13 +33,13 @@ fn recycle(world: &World, stripe: u32) -> u32 {
 const FIND_OR_REUSE: Model = Model::new("find_or_reuse", || {
     let world = World::new();
     let nodes = [world.given(1, 7, 5).node, world.given(2, 8, 6).node];
-    let recycler = spawn({
+    let finder = spawn({
         let world = world.clone();
-        move || recycle(&world, 0)
+        move || world.find(1, 1)
     });
-    let found = world.find(1, 1);
+    let reused = nodes.contains(&recycle(&world, 0));
+    let found = join(finder);
     assert!(found.is_none_or(|due| due == 5), "another timer's deadline: {found:?}");
-    let reused = nodes.contains(&join(recycler));
     outcome((found.is_some(), reused));
     assert_eq!(world.seal(), [9]);
     world.end();
@@ -48,18 +51,15 @@ const STALE_CANCEL_OR_REUSE: Model = Model::new("stale_cancel_or_reuse", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
     world.given(2, 8, 6);
-    let recycler = spawn({
+    let stale = spawn({
         let world = world.clone();
-        move || {
-            let first = world.cancel(0, 1);
-            assert_eq!(world.cancel(0, 2), Some(8), "nothing else ends it");
-            world.schedule(0, 3, 9, 9).expect("not sealed");
-            world.schedule(0, 4, 10, 9).expect("not sealed");
-            first
-        }
+        move || world.cancel_this(1, timer)
     });
-    let mine = world.cancel_this(1, timer);
-    match (mine, join(recycler)) {
+    let by_key = world.cancel(0, 1);
+    assert_eq!(world.cancel(0, 2), Some(8), "nothing else ends it");
+    world.schedule(0, 3, 9, 9).expect("not sealed");
+    world.schedule(0, 4, 10, 9).expect("not sealed");
+    match (join(stale), by_key) {
         (Some(7), None) => outcome("by identity"),
         (None, Some(7)) => outcome("by key"),
         other => panic!("a stale identity, and the key: {other:?}"),
@@ -76,15 +76,13 @@ const STALE_MOVE_OR_REUSE: Model = Model::new("stale_move_or_reuse", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
     world.given(2, 8, 6);
-    let recycler = spawn({
+    let stale = spawn({
         let world = world.clone();
-        move || {
-            recycle(&world, 0);
-            world.schedule(0, 4, 10, 9).expect("not sealed");
-        }
+        move || world.reschedule_this(1, timer, 3)
     });
-    outcome(world.reschedule_this(1, timer, 3));
-    join(recycler);
+    recycle(&world, 0);
+    world.schedule(0, 4, 10, 9).expect("not sealed");
+    outcome(join(stale));
     assert_eq!((world.find(0, 3), world.find(0, 4)), (Some(9), Some(9)), "a stale identity moves no new timer");
     let mut left = world.seal();
     left.sort();

@@ -222,7 +222,7 @@ impl<K: Named> World<K> {
         self.begin(0, key, value, tick, Repeats::IfWanted).expect("not sealed").0
     }
 
-    /// Fires a timer that repeats ahead of its time.
+    /// Claims a timer ahead of its time, for its callback.
     pub(crate) fn fire_now(&self, thread: u32, timer: Identity) -> Run {
         let ordinal = ordinal(thread);
         let claim = self.shard.claim_this(timer, Purpose::Fire, Tick(TICK_0), &Access::new(&ordinal));
@@ -273,14 +273,11 @@ impl<K: Named> World<K> {
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
 
-    /// Claims a timer and finishes it; its key and its value.
-    pub(crate) fn take_out(&self, thread: u32, timer: Identity) -> (u32, u32) {
+    /// The callback of a timer that does not repeat: reads the key, and finishes the timer.
+    pub(crate) fn run(&self, thread: u32, Run { node, value }: Run) -> (u32, u32) {
         let ordinal = ordinal(thread);
-        let access = Access::new(&ordinal);
-        let claim = self.shard.claim_this(timer, Purpose::TakeOut, Tick(TICK_0), &access);
-        let (node, value, _) = claim.expect("nothing else ends it").into_parts();
         let key = self.shard.with_claimed_key(&node, K::name);
-        self.shard.finish(node, &access);
+        self.shard.finish(node, &Access::new(&ordinal));
         (key, value.name)
     }
 

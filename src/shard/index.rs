@@ -22,8 +22,8 @@
 //! - A node is pending only if no older node of its key is pending, tentative or firing.
 //! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
 //!   value has been taken; a bucket is marked only when the shard is sealed.
-//! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word, or is the one that
-//!   ended the timer and keeps it in mind (`remove`).
+//! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word; or keeps it in mind if
+//!   that was its task (`remove`).
 
 use super::hint::NODE_BITS;
 use super::link::{AtomicLink, Link, Order};
@@ -267,7 +267,7 @@ impl Index {
     /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
     ///
     /// True if it was this call that did so. Then nobody has been told: the caller retires the node when its key is needed no
-    /// more. Otherwise a walk has come by before, and told the node's word.
+    /// more. Otherwise a walk that came by has taken it out, and tells the node's word; or the shard is sealed, and it stays.
     #[must_use]
     #[inline]
     pub(super) fn remove<K, V>(

@@ -653,7 +653,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 #[derive(Debug)]
 pub(crate) struct ClaimedNode {
     node: u32,
-    /// The claim's owner has taken it out of the index, and told nobody.
+    /// It was taken out of the index for this claim, and its word has not been told.
     unlinked: bool,
 }
 

@@ -38,9 +38,11 @@ const STATE_BITS: u32 = 3;
 /// Flag of a tentative, pending or firing timer: it repeats.
 const REPEATS: u64 = 1 << STATE_BITS;
 const DEADLINE_SHIFT: u32 = STATE_BITS + 1;
-/// Flag of an ended timer: it is out of the index, no new reader can reach it.
+/// Flag of an ended timer: a walk that came by has taken it out of the index, no new reader can reach it. (If whoever had to do that was
+/// the first, he keeps it in mind.)
 const UNLINKED: u64 = 1 << 3;
-/// Flag of an ended timer: value taken and callback done; nobody will ask for its key on the timer's behalf.
+/// Flag of an ended timer: value taken and callback done; nobody will ask for its key on the timer's behalf. (If the key needs no drop,
+/// that is not always told.)
 const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
 const KEY: u64 = 1 << 5;
@@ -107,7 +109,7 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
-    /// An ended timer whose key is still there although nobody needs it any more.
+    /// An ended timer whose key is still to be dropped although nobody needs it any more. Of keys that need no drop it tells nothing.
     #[inline]
     pub(super) fn has_leftover_key(self) -> bool {
         matches!(self.state(), State::Dead | State::Replaced) && self.0 & (DONE | KEY) == DONE | KEY
@@ -276,7 +278,7 @@ impl AtomicWord {
         }
     }
 
-    /// Says that the timer's key is needed no more. True if the node is also unlinked: the caller retires it.
+    /// Says that the timer's key is needed no more. True if a walk that came by has unlinked the node: the caller retires it.
     #[must_use]
     #[inline]
     pub(super) fn finish(&self) -> bool {
@@ -285,8 +287,8 @@ impl AtomicWord {
         self.0.fetch_or(DONE, AcqRel) & UNLINKED != 0
     }
 
-    /// Says that the node is out of the index, for one who has not ended its timer. True if nobody needs its key: the caller
-    /// retires it.
+    /// Says that the node is out of the index, taken out by somebody whose task that was not. True if nobody needs its key: the
+    /// caller retires it.
     #[must_use]
     #[inline]
     pub(super) fn unlink(&self) -> bool {
