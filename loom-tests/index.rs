@@ -63,41 +63,28 @@ const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// A node in front of the new bucket goes: a walk to link that one in may take it out.
-const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
+fn remove_while_growing(key: u32, new: u32) {
     let world = World::new();
-    world.given(3, 7, 5);
+    world.given(key, 7, 5);
     world.given(1, 8, 6);
     let author = spawn({
         let world = world.clone();
-        move || world.start(1, 7, 9, 7)
+        move || world.start(1, new, 9, 7)
     });
-    assert_eq!((world.cancel(0, 3), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
+    assert_eq!((world.cancel(0, key), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
     join(author);
-    assert_eq!((world.find(0, 3), world.find(0, 1), world.find(0, 7)), (None, None, Some(7)));
+    assert_eq!((world.find(0, key), world.find(0, 1), world.find(0, new)), (None, None, Some(7)));
     outcome(world.seal());
     world.end();
-})
-.preemptions(2)
-.plain_preemptions(1);
+}
+
+/// A node in front of the new bucket goes: a walk to link that one in may take it out.
+const GROWTH_OR_REMOVE: Model =
+    Model::new("growth_or_remove", || remove_while_growing(3, 7)).preemptions(2).plain_preemptions(1);
 
 /// A node behind the new bucket goes: it is taken out after a walk over that one.
-const GROWTH_OR_REMOVE_BEHIND: Model = Model::new("growth_or_remove_behind", || {
-    let world = World::new();
-    world.given(7, 7, 5);
-    world.given(1, 8, 6);
-    let author = spawn({
-        let world = world.clone();
-        move || world.start(1, 17, 9, 7)
-    });
-    assert_eq!((world.cancel(0, 7), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
-    join(author);
-    assert_eq!((world.find(0, 7), world.find(0, 1), world.find(0, 17)), (None, None, Some(7)));
-    outcome(world.seal());
-    world.end();
-})
-.preemptions(2)
-.plain_preemptions(1);
+const GROWTH_OR_REMOVE_BEHIND: Model =
+    Model::new("growth_or_remove_behind", || remove_while_growing(7, 17)).preemptions(2).plain_preemptions(1);
 
 const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
     let world = World::new();
