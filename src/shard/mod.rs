@@ -534,6 +534,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.bucket_count()
     }
 
+    /// Nodes in use, but for a batch that a thread keeps ready and one that it retires.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "models have other ways to ask")]
+    pub(crate) fn nodes_in_use(&self) -> u64 {
+        self.slab.in_use()
+    }
+
     /// Nodes that were in use so far, about.
     pub(crate) fn extent(&self) -> u32 {
         self.slab.extent()

@@ -233,8 +233,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.census.hints.load(Relaxed) > 2 * self.in_use() + STALE_SLACK
     }
 
-    /// Nodes in use, about.
-    fn in_use(&self) -> u64 {
+    /// Nodes in use, about: what threads keep ready, or have not retired a batch of, counts as well.
+    pub(super) fn in_use(&self) -> u64 {
         // Signed: a batch may be counted out before it is counted in.
         (self.census.in_use.load(Relaxed) as i64).max(0) as u64
     }
