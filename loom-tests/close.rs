@@ -101,11 +101,11 @@ const SEAL_OR_FIRE: Model = Model::new("seal_or_fire", || {
 })
 .preemptions(3);
 
+type Answer = Result<Option<u32>, Sealed>;
+
 fn schedule_same_key(world: &World, thread: u32, value: u32) -> Answer {
     world.schedule(thread, 1, value, 5).map(|(_, replaced)| replaced)
 }
-
-type Answer = Result<Option<u32>, Sealed>;
 
 fn two_and_the_sealer(answers: [Answer; 2], closed: &[u32]) {
     match (answers, closed) {

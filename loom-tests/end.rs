@@ -16,7 +16,7 @@ mod size {
 }
 
 use shard::{Access, Hint, Look, Purpose, Tick};
-use support::{Change, Model, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn};
+use support::{Change, Model, Run, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn};
 
 /// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
 const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
@@ -41,16 +41,9 @@ const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
 })
 .reclaims_early();
 
-/// Of the nodes that come next, `next` first, this is one.
-fn comes_back_once(world: World<u32>, node: u32, next: u32) {
-    let next = [next, world.given(3, 10, 20).node, world.given(4, 11, 20).node];
-    assert_eq!(next.iter().filter(|&&next| next == node).count(), 1, "the node is lost, or there twice: {next:?}");
-    world.seal();
-    world.drop_keys();
-}
-
 /// The same of a timer whose key needs no drop: then nobody is told that it is done, unless somebody else took its node out of the list.
-const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
+/// `run` is its callback.
+fn finish_plain_or_unlink(run: impl FnOnce(&World<u32>, Run) -> (u32, u32)) {
     let world = World::<u32>::with_keys();
     let timer = world.given(1, 7, 5);
     world.given(5, 8, 20);
@@ -58,39 +51,31 @@ const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
     let passed = [5, 1][parameter()];
     let passer = spawn({
         let world = world.clone();
-        move || world.find(1, passed)
+        move || world.find(2, passed)
     });
-    assert_eq!(world.run(0, world.fire_now(0, timer)), (1, 7));
+    assert_eq!(run(&world, world.fire_now(0, timer)), (1, 7));
     // The one who passes by may hold on to the node still; then it comes back later.
     let next = world.given(2, 9, 20).node;
-    let found = join(passer);
-    outcome((next == timer.node, found));
-    comes_back_once(world, timer.node, next);
+    outcome((next == timer.node, join(passer)));
+    let next = [next, world.given(3, 10, 20).node, world.given(4, 11, 20).node];
+    let returns = next.iter().filter(|&&next| next == timer.node).count();
+    assert_eq!(returns, 1, "the node is lost, or there twice: {next:?}");
+    world.seal();
+    world.drop_keys();
+}
+
+const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
+    finish_plain_or_unlink(|world, claimed| world.run(0, claimed));
 })
 .reclaims_early();
 
-/// As before, but another thread runs the callback: all that it knows of the unlinking came with the claim.
+/// Another thread runs the callback: all that it knows of the unlinking came with the claim.
 const HANDED_ON_OR_UNLINK: Model = Model::new("handed_on_or_unlink", || {
-    let world = World::<u32>::with_keys();
-    let timer = world.given(1, 7, 5);
-    world.given(5, 8, 20);
-    let passed = [5, 1][parameter()];
-    let passer = spawn({
+    finish_plain_or_unlink(|world, claimed| {
         let world = world.clone();
-        move || world.find(2, passed)
+        join(spawn(move || world.run(1, claimed)))
     });
-    let claimed = world.fire_now(0, timer);
-    let runner = spawn({
-        let world = world.clone();
-        move || world.run(1, claimed)
-    });
-    assert_eq!(join(runner), (1, 7));
-    let next = world.given(2, 9, 20).node;
-    let found = join(passer);
-    outcome((next == timer.node, found));
-    comes_back_once(world, timer.node, next);
 })
-.preemptions(2)
 .reclaims_early();
 
 /// The same of timers that are cancelled: one by its identity, one by its key.
@@ -245,6 +230,7 @@ fn leaving_a_node_must_be_one_step() {
     FINISH_OR_UNLINK.kills(unlink, Change::Tear, "lost");
     set_parameter(0);
     PLAIN_FINISH_OR_UNLINK.kills(finish, Change::Tear, "the node is lost");
+    HANDED_ON_OR_UNLINK.kills(finish, Change::Tear, "the node is lost");
 }
 
 #[test]

@@ -41,7 +41,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     fn fetch_head(&self, node: Option<u32>) -> Coming<'_, K, V> {
         let head = node.map(|node| self.slab.head(node));
-        head.into_iter().for_each(|head| prefetch(head));
+        if let Some(head) = head {
+            prefetch(head);
+        }
         Coming { head, tail: None, bucket: None }
     }
 
@@ -57,6 +59,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     fn fetch_bucket<'a>(&'a self, coming: &mut Coming<'a, K, V>) {
         if let Some(tail) = coming.tail {
+            // If the timer has ended meanwhile, that may be no hash any more; some bucket is behind any number.
             let bucket = self.index.bucket(tail.hash());
             prefetch(bucket);
             coming.bucket = Some(bucket);

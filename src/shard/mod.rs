@@ -534,7 +534,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.bucket_count()
     }
 
-    /// Nodes in use, but for a batch that a thread keeps ready and one that it retires.
+    /// Nodes in use; what a thread keeps ready, or has not retired a batch of, counts as well.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(crate) fn nodes_in_use(&self) -> u64 {
