@@ -48,8 +48,8 @@ where
         timers: impl IntoIterator<Item = (K, V, Duration)>,
     ) -> Vec<Result<Option<V>, ScheduleError<K, V>>> {
         let now = self.clock().now();
-        let start = |place, (key, value, delay), access: &mut Access| {
-            let due = self.clock().due_after(now, delay, self.shard(place).hand());
+        let start = |place: Place<'_, K, V>, (key, value, delay), access: &mut Access| {
+            let due = self.clock().due_after(now, delay, place.shard.hand());
             self.start_at(place, key, value, due, self.repeats(), access).map(|(_, replaced)| replaced)
         };
         self.side_by_side(timers, |(key, _, _)| key, start)
@@ -76,8 +76,8 @@ where
         self.side_by_side(
             moves,
             |&(key, _)| key,
-            |place, (key, delay), access| {
-                let due = self.clock().due_after(now, delay, self.shard(place).hand());
+            |place: Place<'_, K, V>, (key, delay), access| {
+                let due = self.clock().due_after(now, delay, place.shard.hand());
                 self.shift_at(place, key, due, access)
             },
         )
@@ -108,7 +108,7 @@ where
         &self,
         items: impl IntoIterator<Item = T>,
         key: impl Fn(&T) -> &Q,
-        mut each: impl FnMut(Place, T, &mut Access) -> R,
+        mut each: impl FnMut(Place<'_, K, V>, T, &mut Access) -> R,
     ) -> Vec<R> {
         let mut items = items.into_iter();
         let mut answers = Vec::with_capacity(items.size_hint().0);
@@ -117,7 +117,6 @@ where
         loop {
             chunk.extend(items.by_ref().take(CHUNK).map(|item| {
                 let place = self.place(key(&item));
-                self.shard(place).prefetch(place.hash);
                 (place, item)
             }));
             if chunk.is_empty() {
@@ -125,7 +124,7 @@ where
             }
             let mut access = Access::new(&ordinal);
             for &(place, _) in &chunk {
-                self.shard(place).prefetch_first(place.hash);
+                place.shard.prefetch_behind(place.spot);
             }
             answers.extend(chunk.drain(..).map(|(place, item)| each(place, item, &mut access)));
         }

@@ -56,7 +56,7 @@ where
             return Err(ScheduleError::ZeroPeriod(key, value));
         }
         let place = self.place(&key);
-        let (clock, shard) = (self.clock(), self.shard(place));
+        let (clock, shard) = (self.clock(), place.shard);
         let now = clock.now().max(clock.start_of(shard.hand()));
         let length_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = now.0.saturating_add(length_ns);

@@ -8,7 +8,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::fanout::Runner;
 use crate::service::Core;
-use crate::shard::{Access, Due, Identity, Ordinal, Refused, Repeats, Shard, Tick};
+use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Tick};
 use crate::stats::Stats;
 use crate::thread;
 use crate::timer::{Link, Timer};
@@ -64,12 +64,20 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
 /// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
 type Scheduled<V> = (Identity, Option<V>);
 
-/// Where a key belongs: its shard, and its hash within that.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    shard: usize,
-    pub(crate) hash: u32,
+/// Where a key belongs: its shard, and where in that.
+pub(crate) struct Place<'a, K, V> {
+    pub(crate) shard: &'a Shard<K, V>,
+    shard_number: u32,
+    pub(crate) spot: Spot<'a>,
 }
+
+impl<K, V> Clone for Place<'_, K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Place<'_, K, V> {}
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for Scheduler<K, V, S> {
     fn clone(&self) -> Self {
@@ -181,10 +189,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (place, (identity, replaced)) =
+        let (shard_number, (identity, replaced)) =
             self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))?;
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        Ok((replaced, Timer::new(Arc::clone(link), place.shard, identity)))
+        Ok((replaced, Timer::new(Arc::clone(link), shard_number, identity)))
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -286,23 +294,23 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if self.0.core.is_closed() {
             return false;
         }
-        let (shard, ordinal) = (self.shard(place), thread::ordinal());
-        let claim = shard.claim(place.hash, |other| other.borrow() == key, shard.hand(), &Access::new(&ordinal));
-        claim.map(|claim| self.0.core.fire(place.shard, claim)).is_some()
+        let (shard, ordinal) = (place.shard, thread::ordinal());
+        let claim = shard.claim(place.spot, |other| other.borrow() == key, shard.hand(), &Access::new(&ordinal));
+        claim.map(|claim| self.0.core.fire(place.shard_number, claim)).is_some()
     }
 
+    /// Where the key belongs; the processor is asked for what is there, so whoever has something else to do does that first.
     #[inline]
-    pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place {
-        place(self.0.hasher.hash_one(key), self.0.core.shards.len())
+    pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
+        let shards = &self.0.core.shards;
+        let (shard_number, hash) = scatter(self.0.hasher.hash_one(key), shards.len());
+        let shard = &shards[shard_number as usize];
+        Place { shard, shard_number, spot: shard.spot(hash) }
     }
 
     #[cfg(test)]
     pub(crate) fn shard_of(&self, key: &K) -> usize {
-        self.place(key).shard
-    }
-
-    pub(crate) fn shard(&self, place: Place) -> &Shard<K, V> {
-        &self.0.core.shards[place.shard]
+        self.place(key).shard_number as usize
     }
 
     /// Whether a timer comes back that was not started as periodic.
@@ -315,27 +323,26 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer. `due` reads the clock, if need be, while the key's bucket is on its way into the cache.
+    /// Starts a timer; the number of its shard comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
+    /// into the cache.
     fn start(
         &self,
         key: K,
         value: V,
         due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<(Place, Scheduled<V>), ScheduleError<K, V>> {
+    ) -> Result<(u32, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
-        let shard = self.shard(place);
-        shard.prefetch(place.hash);
-        let due = due(self.clock(), shard);
+        let due = due(self.clock(), place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
-        Ok((place, scheduled))
+        Ok((place.shard_number, scheduled))
     }
 
     /// Starts a timer at a place and a time that are known.
     #[inline(always)]
     pub(crate) fn start_at(
         &self,
-        place: Place,
+        place: Place<'_, K, V>,
         key: K,
         value: V,
         due: Due,
@@ -348,9 +355,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             count(Event::Rejected);
             return Err(ScheduleError::Closed(key, value));
         }
-        let (shard, hash) = (self.shard(place), place.hash);
+        let Place { shard, spot, .. } = place;
         // A replacement needs no room, and must not take any from others even for a moment.
-        let replaces = core.capacity.is_bounded() && shard.holds(hash, |other| *other == key, access);
+        let replaces = core.capacity.is_bounded() && shard.holds(spot, |other| *other == key, access);
         let has_room = !replaces && core.capacity.take(access.ordinal);
         if !has_room && !replaces {
             count(Event::Rejected);
@@ -358,7 +365,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             let is_closed = core.is_closed();
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
-        match shard.schedule(hash, key, value, due, repeats, access) {
+        match shard.schedule(spot, key, value, due, repeats, access) {
             Ok((identity, replaced)) => {
                 self.settle_room(has_room, replaced.is_some(), access.ordinal);
                 count(Event::Scheduled);
@@ -393,21 +400,18 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Q: Hash + Eq + ?Sized,
     {
         let place = self.place(key);
-        let shard = self.shard(place);
-        shard.prefetch(place.hash);
-        let due = due(self.clock(), shard);
+        let due = due(self.clock(), place.shard);
         self.shift_at(place, key, due, &Access::new(&thread::ordinal()))
     }
 
     /// Moves a timer whose place and new time are known.
-    pub(crate) fn shift_at<Q>(&self, place: Place, key: &Q, due: Due, access: &Access) -> bool
+    pub(crate) fn shift_at<Q>(&self, place: Place<'_, K, V>, key: &Q, due: Due, access: &Access) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let core = &*self.0.core;
-        let moved =
-            !core.is_closed() && self.shard(place).reschedule(place.hash, |other| other.borrow() == key, due, access);
+        let moved = !core.is_closed() && place.shard.reschedule(place.spot, |other| other.borrow() == key, due, access);
         if moved {
             core.counters.add(access.ordinal, Event::Rescheduled, 1);
         }
@@ -416,7 +420,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
 
     /// Ends a timer whose place is known.
     #[inline]
-    pub(crate) fn cancel_at<Q>(&self, place: Place, key: &Q, access: &Access) -> Option<V>
+    pub(crate) fn cancel_at<Q>(&self, place: Place<'_, K, V>, key: &Q, access: &Access) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -425,7 +429,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if core.is_closed() {
             return None;
         }
-        let value = self.shard(place).cancel(place.hash, |other| other.borrow() == key, access)?;
+        let value = place.shard.cancel(place.spot, |other| other.borrow() == key, access)?;
         core.count_end(access.ordinal, Event::Cancelled);
         Some(value)
     }
@@ -439,8 +443,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if self.0.core.is_closed() {
             return None;
         }
-        let shard = self.shard(place);
-        shard.due(place.hash, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()))
+        let shard = place.shard;
+        shard.due(place.spot, |other| other.borrow() == key, shard.hand(), &Access::new(&thread::ordinal()))
     }
 }
 
@@ -604,10 +608,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for 
 ///
 /// A multiplication spreads what a weak hasher left in a few bits: the shard is taken from the upper half, the rest from
 /// both.
-fn place(hash: u64, shard_count: usize) -> Place {
+#[inline]
+fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let upper = mixed >> 32;
-    Place { shard: ((upper * shard_count as u64) >> 32) as usize, hash: (mixed ^ upper) as u32 }
+    (((upper * shard_count as u64) >> 32) as u32, ((mixed ^ upper) as u32).min(HASH_MAX))
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {

@@ -107,8 +107,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     /// Fires one claimed timer ahead of its time.
-    pub(crate) fn fire(self: &Arc<Self>, shard: usize, claim: Claim<V>) {
-        fanout::hand_over(self, shard, &mut vec![claim], IsDue::No, None);
+    pub(crate) fn fire(self: &Arc<Self>, shard: u32, claim: Claim<V>) {
+        fanout::hand_over(self, shard as usize, &mut vec![claim], IsDue::No, None);
     }
 
     /// Takes out what is pending now and hands each pair to `each`.

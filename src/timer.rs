@@ -46,8 +46,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> fmt::Debug for Timer<K, V
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
-    pub(crate) fn new(link: Link<K, V>, shard: usize, identity: Identity) -> Self {
-        Self { link, shard: shard as u32, identity }
+    pub(crate) fn new(link: Link<K, V>, shard: u32, identity: Identity) -> Self {
+        Self { link, shard, identity }
     }
 
     fn core(&self) -> &Arc<Core<K, V>> {
@@ -116,7 +116,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
             self.shard().hand(),
             &Access::new(&thread::ordinal()),
         );
-        claim.map(|claim| self.core().fire(self.shard as usize, claim)).is_some()
+        claim.map(|claim| self.core().fire(self.shard, claim)).is_some()
     }
 
     fn due(&self) -> Option<Option<Tick>> {

@@ -107,9 +107,9 @@ impl Named for u32 {
     }
 }
 
-/// Keys 1, 11, 21 share a hash.
+/// Keys 1, 11, 21 share a hash. Its leading bits choose the bucket, so odd ones part from even ones first.
 fn hash(name: u32) -> u32 {
-    name % 10
+    (name % 10).reverse_bits()
 }
 
 impl PartialEq for Key {
@@ -197,7 +197,14 @@ impl<K: Named> World<K> {
     ) -> Result<(Identity, Option<u32>), Sealed> {
         let ordinal = ordinal(thread);
         let mut access = Access::new(&ordinal);
-        match self.shard.schedule(hash(key), K::new(key), Value::new(value), due(tick), repeats, &mut access) {
+        match self.shard.schedule(
+            self.shard.spot(hash(key)),
+            K::new(key),
+            Value::new(value),
+            due(tick),
+            repeats,
+            &mut access,
+        ) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
                 assert_eq!((k.name(), v.name), (key, value), "key and value come back");
@@ -248,7 +255,7 @@ impl<K: Named> World<K> {
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        self.shard.cancel(hash(key), |k| k.name() == key, &access).map(|value| value.name)
+        self.shard.cancel(self.shard.spot(hash(key)), |k| k.name() == key, &access).map(|value| value.name)
     }
 
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
@@ -258,7 +265,7 @@ impl<K: Named> World<K> {
     pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        self.shard.reschedule(hash(key), |k| k.name() == key, due(tick), &access)
+        self.shard.reschedule(self.shard.spot(hash(key)), |k| k.name() == key, due(tick), &access)
     }
 
     pub(crate) fn reschedule_this(&self, thread: u32, timer: Identity, tick: u64) -> bool {
@@ -269,7 +276,7 @@ impl<K: Named> World<K> {
     pub(crate) fn find(&self, thread: u32, key: u32) -> Option<u64> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
-        let due = self.shard.due(hash(key), |k| k.name() == key, Tick(TICK_0), &access)?;
+        let due = self.shard.due(self.shard.spot(hash(key)), |k| k.name() == key, Tick(TICK_0), &access)?;
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
 

@@ -55,9 +55,9 @@ fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
         let mut counts = vec![0; shard_count];
         let mut buckets = vec![0; 64];
         for hash in 0..64_000 {
-            let place = place(hash, shard_count);
-            counts[place.shard] += 1;
-            buckets[place.hash as usize % 64] += 1;
+            let (shard, hash) = scatter(hash, shard_count);
+            counts[shard as usize] += 1;
+            buckets[hash as usize >> 26] += 1;
         }
         let fair =
             |counts: &[usize]| counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4);

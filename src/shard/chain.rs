@@ -20,16 +20,16 @@ impl Chain {
         pushed_out
     }
 
-    /// Takes the first node. `follow` tells where its link leads.
     #[inline]
-    pub(super) fn pop(&mut self, follow: impl FnOnce(u32) -> u32) -> Option<u32> {
-        let node = self.0[0];
-        if node == 0 {
-            return None;
-        }
+    pub(super) fn first(&self) -> Option<u32> {
+        Some(self.0[0]).filter(|&node| node != 0)
+    }
+
+    /// Takes the first node out, whose link leads to `further_on`.
+    #[inline]
+    pub(super) fn pop(&mut self, further_on: u32) {
         self.0.copy_within(1.., 0);
-        self.0[STRANDS - 1] = follow(node);
-        Some(node)
+        self.0[STRANDS - 1] = further_on;
     }
 }
 
@@ -45,12 +45,18 @@ mod tests {
         links[node as usize] = chain.push(node);
     }
 
+    fn pop(chain: &mut Chain, links: &Links) -> Option<u32> {
+        let node = chain.first()?;
+        chain.pop(links[node as usize]);
+        Some(node)
+    }
+
     #[test]
     fn nodes_come_out_last_in_first_out() {
         for len in 0..=NODES {
             let (mut chain, mut links) = (Chain::default(), [0; NODES as usize + 1]);
             (1..=len).for_each(|node| push(&mut chain, &mut links, node));
-            assert!(std::iter::from_fn(|| chain.pop(|node| links[node as usize])).eq((1..=len).rev()));
+            assert!(std::iter::from_fn(|| pop(&mut chain, &links)).eq((1..=len).rev()));
         }
     }
 
@@ -64,9 +70,9 @@ mod tests {
                     push(&mut chain, &mut links, node);
                     model.push(node);
                 }
-                None => assert_eq!(chain.pop(|node| links[node as usize]), model.pop()),
+                None => assert_eq!(pop(&mut chain, &links), model.pop()),
             }
-            assert_eq!(chain.0[0], model.last().copied().unwrap_or(0));
+            assert_eq!(chain.first(), model.last().copied());
         }
     }
 

@@ -5,7 +5,7 @@
 //! those of several timers are under way side by side, each timer a few steps behind the one before it.
 
 use super::Shard;
-use super::link::AtomicLink;
+use super::index::Spot;
 use super::slab::{Head, Tail};
 use crate::sync::prefetch;
 
@@ -19,13 +19,13 @@ struct Coming<'a, K, V> {
     head: Option<&'a Head<K>>,
     /// If it was pending.
     tail: Option<&'a Tail<V>>,
-    bucket: Option<&'a AtomicLink>,
+    spot: Option<Spot<'a>>,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Calls `visit` for each item, in their order, when what the end of its `node`'s timer touches should be in the cache.
     pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
-        let mut coming = [const { Coming { head: None, tail: None, bucket: None } }; STEPS];
+        let mut coming = [const { Coming { head: None, tail: None, spot: None } }; STEPS];
         for step in 0..items.len() + STEPS {
             let behind = |steps: usize| step.checked_sub(steps).and_then(|index| items.get(index).copied());
             if let Some(item) = behind(STEPS) {
@@ -35,7 +35,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             coming[at(0)] = self.fetch_head(behind(0).map(&node));
             self.fetch_tail(behind(STAGE).map(&node), &mut coming[at(1)]);
             self.fetch_bucket(&mut coming[at(2)]);
-            self.fetch_neighbour(&coming[at(3)]);
+            if let Some(spot) = coming[at(3)].spot {
+                self.prefetch_behind(spot);
+            }
         }
     }
 
@@ -44,7 +46,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if let Some(head) = head {
             prefetch(head);
         }
-        Coming { head, tail: None, bucket: None }
+        Coming { head, tail: None, spot: None }
     }
 
     fn fetch_tail<'a>(&'a self, node: Option<u32>, coming: &mut Coming<'a, K, V>) {
@@ -58,17 +60,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     fn fetch_bucket<'a>(&'a self, coming: &mut Coming<'a, K, V>) {
-        if let Some(tail) = coming.tail {
-            // If the timer has ended meanwhile, that may be no hash any more; some bucket is behind any number.
-            let bucket = self.index.bucket(tail.hash());
-            prefetch(bucket);
-            coming.bucket = Some(bucket);
-        }
-    }
-
-    fn fetch_neighbour(&self, coming: &Coming<'_, K, V>) {
-        if let (Some(tail), Some(bucket)) = (coming.tail, coming.bucket) {
-            self.index.prefetch_neighbour(&self.slab, bucket, tail.hash());
-        }
+        // If the timer has ended meanwhile, that may be no hash any more; some bucket is behind any number.
+        coming.spot = coming.tail.map(|tail| self.spot(tail.hash()));
     }
 }

@@ -1,12 +1,13 @@
 //! From key to timer: a lock-free hash index that grows while in use and never moves a timer.
 //!
-//! One sorted linked list holds all nodes of the shard; an array of *buckets* points into it as shortcuts. The list is
-//! sorted by the bit-reversed hash, so a bucket's nodes are neighbours and doubling the array splits every bucket in
-//! place: nothing is copied, a new bucket is linked in by the first caller that needs it.
+//! One linked list holds all nodes of the shard, sorted by their hash; an array of *buckets* points into it as shortcuts, each to
+//! where a range of hashes begins. Doubling the array halves every range: nothing is copied, a new bucket is linked in by the first
+//! caller that needs it. The new ones lie behind the old ones in memory, and among themselves in the order of the list.
 //! Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", J. ACM 53(3), 2006, on the list of
 //! Michael, "High Performance Dynamic Lock-Free Hash Tables and List-Based Sets", SPAA 2002.
 //!
-//! We differ in four ways:
+//! We differ in five ways:
+//! - **The hash is not reversed**: it is its leading bits, not its last ones, that choose the bucket. So it serves as the order, too.
 //! - **A link carries the order of its successor** ([`Link`]), so a walk reads a node only if the hash is equal or it
 //!   has to pass it; an insert into an empty bucket reads no node at all.
 //! - **A bucket's cell is its own sentinel.** Exactly one thread links a bucket in (the one that claims the cell);
@@ -28,7 +29,7 @@
 use super::hint::NODE_BITS;
 use super::link::{AtomicLink, Link, Order};
 use super::segments::{LEN_MAX, Segments};
-use super::slab::Slab;
+use super::slab::{Head, Node, Slab};
 use super::word::{End, State, Word};
 use super::{Access, PREFETCH_AHEAD, shielded};
 use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS};
@@ -55,9 +56,47 @@ fn is_full(bits: u32, node_count: u32) -> bool {
     bits < BUCKET_BITS_MAX && u64::from(node_count) * 4 > 3 << bits
 }
 
-/// The bucket that a bucket was split from.
+/// Of `1 << bits` buckets, the one in whose range `hash` lies.
+///
+/// Bucket 0 begins with hash 0. The bucket with n bits, of which all behind the leading one are x, begins with the hash whose n first
+/// bits are x and a 1, and all others 0.
+#[inline]
+fn bucket_among(bits: u32, hash: u32) -> u32 {
+    let start = hash & (u32::MAX << (u32::BITS - bits));
+    // The leading bit stands for the one that no hash has room for: so 0 begins bucket 0.
+    let path = 1 << u32::BITS | u64::from(start);
+    (path >> path.trailing_zeros() >> 1) as u32
+}
+
+/// The hash with which a bucket begins.
+fn start_of(bucket: u32) -> u32 {
+    ((2 * u64::from(bucket) + 1) << bucket.leading_zeros()) as u32
+}
+
+/// The bucket that a bucket was split from: the one before it when it was new.
 fn parent_of(bucket: u32) -> u32 {
-    bucket & !(1 << (u32::BITS - 1 - bucket.leading_zeros()))
+    bucket >> bucket.trailing_zeros() >> 1
+}
+
+/// Where a key belongs: the order of its nodes, and the bucket to start from. If the index doubles after it was asked for, the way from
+/// there is a little longer.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot<'a> {
+    hash: u32,
+    bucket: u32,
+    cell: &'a AtomicLink,
+}
+
+impl Spot<'_> {
+    #[inline]
+    pub(super) fn hash(self) -> u32 {
+        self.hash
+    }
+
+    #[inline]
+    fn order(self) -> Order {
+        Link::to_node(self.hash, 0).order()
+    }
 }
 
 /// Two neighbours in the list: `at` leads to `link`'s successor.
@@ -68,8 +107,8 @@ pub(super) struct Position<'a> {
 }
 
 /// A pending or firing timer, as it was when it was found.
-pub(super) struct Found<'a> {
-    pub(super) node: u32,
+pub(super) struct Found<'a, K, V> {
+    pub(super) node: Node<'a, K, V>,
     pub(super) word: Word,
     pub(super) position: Position<'a>,
 }
@@ -89,13 +128,12 @@ impl Index {
     /// Doubles the array if it is crowded and nobody has seen to it (`link_ahead`); true for the caller who did.
     #[inline]
     pub(super) fn fit(&self, node_count: u32) -> bool {
-        // Relaxed: the number is only a choice between shortcuts; every one of them is right.
-        let bits = self.bucket_bits.load(Relaxed);
+        let bits = self.bucket_bits();
         is_full(bits, node_count / CROWDED) && self.double(bits)
     }
 
     fn double(&self, bits: u32) -> bool {
-        // Relaxed: see `fit`.
+        // Relaxed: see `bucket_bits`.
         self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
     }
 
@@ -113,8 +151,7 @@ impl Index {
 
     /// How many bits the array has, and how many buckets it should have.
     fn wanted(&self, node_count: u32) -> (u32, u32) {
-        // Relaxed: see `fit`.
-        let bits = self.bucket_bits.load(Relaxed);
+        let bits = self.bucket_bits();
         (bits, 1 << (bits + u32::from(is_full(bits, node_count))))
     }
 
@@ -135,7 +172,7 @@ impl Index {
     /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
     /// once the last of the new buckets is linked in; others may still be under way on other threads.
     ///
-    /// In ascending order the buckets and those before them are neighbours in memory; only the nodes between are not.
+    /// In ascending order the buckets, and those that they are split from, are neighbours in memory; only the nodes between are not.
     pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> u32
     where
         K: Eq + Send + Sync + 'static,
@@ -164,49 +201,38 @@ impl Index {
 
     /// Buckets so far.
     pub(super) fn bucket_count(&self) -> u32 {
-        // Relaxed: see `fit`.
-        1 << self.bucket_bits.load(Relaxed)
+        1 << self.bucket_bits()
     }
 
+    /// Where a key of this hash belongs, and asks the processor for the bucket.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u32) {
-        crate::sync::prefetch(self.bucket(hash));
+    pub(super) fn spot(&self, hash: u32) -> Spot<'_> {
+        let bucket = bucket_among(self.bucket_bits(), hash);
+        let cell = self.buckets.reserve(bucket);
+        crate::sync::prefetch(cell);
+        Spot { hash, bucket, cell }
     }
 
-    pub(super) fn prefetch_first<K, V>(&self, slab: &Slab<K, V>, hash: u32)
+    /// Asks the processor for what the bucket, which should be in the cache by now, leads to; if that may be the key's own node, for
+    /// all of it.
+    pub(super) fn prefetch_neighbour<K, V>(&self, slab: &Slab<K, V>, spot: Spot<'_>)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        self.prefetch_neighbour(slab, self.bucket(hash), hash);
-    }
-
-    /// Asks the processor for what `bucket`, which should be in the cache by now, leads to; if that may be the node of `hash`, for all
-    /// of it.
-    pub(super) fn prefetch_neighbour<K, V>(&self, slab: &Slab<K, V>, bucket: &AtomicLink, hash: u32)
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let first = bucket.load();
+        let first = spot.cell.load();
         if first.is_node() {
             slab.prefetch(first.index());
-            if first.order() == Link::to_node(hash, 0).order() {
+            if first.order() == spot.order() {
                 slab.prefetch_tail(first.index());
             }
         }
     }
 
-    /// The bucket of `hash`, whether linked in or not.
     #[inline]
-    pub(super) fn bucket(&self, hash: u32) -> &AtomicLink {
-        self.buckets.reserve(self.bucket_of(hash))
-    }
-
-    #[inline]
-    fn bucket_of(&self, hash: u32) -> u32 {
-        // Relaxed: see `fit`.
-        hash & ((1 << self.bucket_bits.load(Relaxed)) - 1)
+    fn bucket_bits(&self) -> u32 {
+        // Relaxed: the number is only a choice between shortcuts; every one of them is right.
+        self.bucket_bits.load(Relaxed)
     }
 
     /// The pending timer whose key satisfies `is_key`, or the one that is firing and may come back.
@@ -219,16 +245,16 @@ impl Index {
     pub(super) fn find<'a, K, V>(
         &'a self,
         slab: &'a Arc<Slab<K, V>>,
-        hash: u32,
+        spot: Spot<'a>,
         is_key: impl Fn(&K) -> bool,
         access: &Access,
-    ) -> Option<Found<'a>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let order = Link::to_node(hash, 0).order();
-        let entrance = self.entrance(slab, hash, access);
+        let order = spot.order();
+        let entrance = self.entrance(slab, spot, access);
         loop {
             // Sealed: the scheduler is closed, and a closed one is empty.
             let front = self.seek(slab, entrance, |link| link.order() >= order, access).ok()?;
@@ -245,19 +271,19 @@ impl Index {
     pub(super) fn insert<K, V>(
         &self,
         slab: &Arc<Slab<K, V>>,
-        hash: u32,
-        node: u32,
+        spot: Spot<'_>,
+        node: Node<'_, K, V>,
         access: &Access,
     ) -> Result<bool, Sealed>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let target = Link::to_node(hash, node);
-        let entrance = self.entrance(slab, hash, access);
+        let target = Link::to_node(spot.hash, node.number);
+        let entrance = self.entrance(slab, spot, access);
         loop {
             let position = self.seek(slab, entrance, |link| link.order() >= target.order(), access)?;
-            slab.head(node).next.set(position.link.target());
+            node.head.next.set(position.link.target());
             if position.at.swing(position.link, target) {
                 return Ok(position.link.continues_run(target.order()));
             }
@@ -273,8 +299,8 @@ impl Index {
     pub(super) fn remove<K, V>(
         &self,
         slab: &Arc<Slab<K, V>>,
-        hash: u32,
-        node: u32,
+        spot: Spot<'_>,
+        node: Node<'_, K, V>,
         position: Option<Position<'_>>,
         access: &Access,
     ) -> bool
@@ -282,16 +308,16 @@ impl Index {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let next = slab.head(node).next.mark();
+        let next = node.head.next.mark();
         if position.is_some_and(|position| unlink(position, next)) {
             return true;
         }
-        let order = Link::to_node(hash, node).order();
-        let entrance = self.entrance(slab, hash, access);
-        let leads_to_it = |link: Link| link.is_node() && link.index() == node;
+        let order = spot.order();
+        let entrance = self.entrance(slab, spot, access);
+        let leads_to_it = |link: Link| link.is_node() && link.index() == node.number;
         loop {
             // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
-            let stop = |link: Link| leads_to_it(link) || link.order() > order || link.is_end();
+            let stop = |link: Link| leads_to_it(link) || link.order() > order;
             let Ok(position) = self.seek(slab, entrance, stop, access) else { return false };
             if !leads_to_it(position.link) {
                 return false;
@@ -302,7 +328,8 @@ impl Index {
         }
     }
 
-    /// Walks from `start` to the first link that satisfies `stop`, taking marked nodes out of the list.
+    /// The first link from `start` on that satisfies `stop`. As a rule that is the first one: a bucket has a node or two.
+    #[inline]
     fn seek<'a, K, V>(
         &'a self,
         slab: &'a Arc<Slab<K, V>>,
@@ -314,8 +341,28 @@ impl Index {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
+        let first = Position { at: start, link: start.load() };
+        if stop(first.link) && !first.link.is_marked() {
+            return Ok(first);
+        }
+        self.walk(slab, first, stop, access)
+    }
+
+    /// As `seek`, from a link that was just loaded; takes marked nodes out of the list on its way.
+    #[inline(never)]
+    fn walk<'a, K, V>(
+        &'a self,
+        slab: &'a Arc<Slab<K, V>>,
+        first: Position<'a>,
+        stop: impl Fn(Link) -> bool,
+        access: &Access,
+    ) -> Result<Position<'a>, Sealed>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let mut position = first;
         'restart: loop {
-            let mut position = Position { at: start, link: start.load() };
             if position.link.is_marked() {
                 return Err(Sealed);
             }
@@ -326,13 +373,14 @@ impl Index {
                 if !link.is_marked() {
                     position = Position { at, link };
                 } else if position.link.is_node() && unlink(position, link) {
-                    let node = position.link.index();
-                    if slab.head(node).word.unlink() {
+                    let node = slab.node(position.link.index());
+                    if node.head.word.unlink() {
                         slab.retire(node, access);
                     }
                     position.link = position.link.redirected(link.target());
                 } else {
                     // The neighbour changed, or the shard is being sealed, which the start will tell.
+                    position = Position { at: first.at, link: first.at.load() };
                     continue 'restart;
                 }
             }
@@ -349,24 +397,40 @@ impl Index {
         if link.is_node() { &slab.head(link.index()).next } else { self.buckets.at(link.index()) }
     }
 
-    /// The nearest usable bucket at or before `hash`; links the hash's own bucket in if nobody has.
+    /// The nearest usable bucket at or before the spot; links its own bucket in if nobody has.
     #[inline]
-    fn entrance<'a, K, V>(&'a self, slab: &'a Arc<Slab<K, V>>, hash: u32, access: &Access) -> &'a AtomicLink
+    fn entrance<'a, K, V>(&'a self, slab: &'a Arc<Slab<K, V>>, spot: Spot<'a>, access: &Access) -> &'a AtomicLink
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let bucket = self.bucket_of(hash);
-        let cell = self.buckets.reserve(bucket);
-        let mut link = cell.load();
-        if link.is_unset() && cell.claim() {
-            self.link_in(slab, bucket, cell, access);
-            link = cell.load();
-        }
-        if link.is_usable() { cell } else { self.ancestor(bucket) }
+        let link = spot.cell.load();
+        if link.is_usable() { spot.cell } else { self.new_entrance(slab, spot, link, access) }
     }
 
-    /// The nearest usable bucket before `bucket`: the same hash bits without the topmost ones.
+    /// As `entrance`, if the bucket was found as `link` and is not usable.
+    #[cold]
+    fn new_entrance<'a, K, V>(
+        &'a self,
+        slab: &'a Arc<Slab<K, V>>,
+        Spot { bucket, cell, .. }: Spot<'a>,
+        link: Link,
+        access: &Access,
+    ) -> &'a AtomicLink
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        if link.is_unset() && cell.claim() {
+            self.link_in(slab, bucket, cell, access);
+            if cell.load().is_usable() {
+                return cell;
+            }
+        }
+        self.ancestor(bucket)
+    }
+
+    /// The nearest usable bucket before `bucket` that it was split from, or its parent.
     fn ancestor(&self, mut bucket: u32) -> &AtomicLink {
         loop {
             // Bucket 0 is usable from the start, so this ends.
@@ -384,7 +448,7 @@ impl Index {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let target = Link::to_bucket(bucket);
+        let target = Link::to_bucket(start_of(bucket), bucket);
         let start = self.ancestor(bucket);
         // Sealed: the bucket stays claimed, which is as good as unset.
         while let Ok(position) = self.seek(slab, start, |link| link.order() >= target.order(), access) {
@@ -419,21 +483,20 @@ impl Index {
         }
     }
 
-    /// Asks the processor for what comes some way behind `bucket` in the list: in that order buckets are scattered over the
-    /// array, and nodes over theirs, but the order is known.
+    /// Asks the processor for what comes some way behind `bucket` in the list: in that order nodes are scattered over their array,
+    /// but the buckets that lead to them are known.
     fn prefetch_list<K, V>(&self, slab: &Slab<K, V>, bucket: u32)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let unused_bits = u32::BITS - self.bucket_count().trailing_zeros();
+        let width = u32::MAX / self.bucket_count() + 1;
         let behind = |count: u32| {
-            let position = (bucket.reverse_bits() >> unused_bits) + count;
-            (position < self.bucket_count()).then(|| self.buckets.reserve((position << unused_bits).reverse_bits()))
+            let hash = start_of(bucket).checked_add(count.checked_mul(width)?)?;
+            // Which asks for the bucket.
+            Some(self.spot(hash).cell)
         };
-        if let Some(cell) = behind(2 * SEAL_PREFETCH_AHEAD) {
-            crate::sync::prefetch(cell);
-        }
+        let _ = behind(2 * SEAL_PREFETCH_AHEAD);
         if let Some(first) = behind(SEAL_PREFETCH_AHEAD).map(AtomicLink::load)
             && first.is_node()
         {
@@ -443,8 +506,8 @@ impl Index {
     }
 }
 
-enum Search<'a> {
-    Found(Found<'a>),
+enum Search<'a, K, V> {
+    Found(Found<'a, K, V>),
     /// No node of the run is a pending or firing timer of the key.
     Absent,
     /// A timer was on its way in; it has been helped.
@@ -458,22 +521,25 @@ fn search_run<'a, K, V>(
     front: Position<'a>,
     order: Order,
     is_key: &impl Fn(&K) -> bool,
-) -> Search<'a>
+) -> Search<'a, K, V>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     let mut position = front;
     while position.link.continues_run(order) {
-        let node = position.link.index();
-        let head = slab.head(node);
+        let number = position.link.index();
+        let head = slab.head(number);
         let word = head.word.load();
         // SAFETY: reached in the index, under the guard that the caller of `find` holds.
-        let is_ours = || unsafe { slab.with_key(node, is_key) };
+        let is_ours = || unsafe { head.with_key(is_key) };
         match word.state() {
-            State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
+            State::Pending | State::Firing if is_ours() => {
+                let node = Node { number, head, tail: slab.tail(number) };
+                return Search::Found(Found { node, word, position });
+            }
             State::Tentative if is_ours() => {
-                resolve(slab, node, order);
+                resolve(slab, number, head, order);
                 return Search::Again;
             }
             _ => {}
@@ -489,16 +555,15 @@ fn unlink(position: Position<'_>, next: Link) -> bool {
     !position.link.is_marked() && position.at.swing(position.link, next.target())
 }
 
-/// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
-fn resolve<K, V>(slab: &Slab<K, V>, node: u32, order: Order)
+/// Ends every older timer of the tentative node's key in its name, then publishes it.
+fn resolve<K, V>(slab: &Slab<K, V>, number: u32, head: &Head<K>, order: Order)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let head = slab.head(node);
     let mut link = head.next.load();
     while link.continues_run(order) {
-        supersede(slab, link.index(), node, order);
+        supersede(slab, link.index(), number, order);
         link = slab.head(link.index()).next.load();
     }
     head.word.publish();
@@ -510,14 +575,15 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let word = &slab.head(older).word;
+    let head = slab.head(older);
+    let word = &head.word;
     loop {
         let seen = word.load();
         match seen.state() {
             State::Dead | State::Replaced => return,
             _ if !same_key(slab, older, newer) => return,
             // As deep as there are threads that schedule this key at this moment.
-            State::Tentative => resolve(slab, older, order),
+            State::Tentative => resolve(slab, older, head, order),
             State::Pending if word.replace(seen, newer).is_ok() => return,
             // Its value is in use: whoever runs the callback finds that it has ended, and takes it out of the list.
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
@@ -528,15 +594,15 @@ where
 
 /// The author's part: publishes its linked `node`, which has others of its order behind it if `in_run`.
 #[inline]
-pub(super) fn publish<K, V>(slab: &Slab<K, V>, hash: u32, node: u32, in_run: bool)
+pub(super) fn publish<K, V>(slab: &Slab<K, V>, spot: Spot<'_>, node: Node<'_, K, V>, in_run: bool)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     if in_run {
-        resolve(slab, node, Link::to_node(hash, node).order());
+        resolve(slab, node.number, node.head, spot.order());
     } else {
-        slab.head(node).word.publish();
+        node.head.word.publish();
     }
 }
 
@@ -547,7 +613,7 @@ where
     V: Send + 'static,
 {
     // SAFETY: both nodes were reached in the index under the caller's guard.
-    let compare = || unsafe { slab.with_key(a, |a| slab.with_key(b, |b| a == b)) };
+    let compare = || unsafe { slab.head(a).with_key(|a| slab.head(b).with_key(|b| a == b)) };
     shielded(compare).unwrap_or(false)
 }
 
@@ -556,33 +622,32 @@ where
 pub(super) fn take_replaced<K, V>(
     index: &Index,
     slab: &Arc<Slab<K, V>>,
-    hash: u32,
-    newer: u32,
+    spot: Spot<'_>,
+    newer: Node<'_, K, V>,
     access: &Access,
 ) -> Option<V>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let order = Link::to_node(hash, newer).order();
+    let order = spot.order();
     // A replaced node is taken out by nobody but the author of its successor, which is us: it is still in there.
-    let mut position = Position { at: &slab.head(newer).next, link: slab.head(newer).next.load() };
+    let mut position = Position { at: &newer.head.next, link: newer.head.next.load() };
     let mut value = None;
     while position.link.continues_run(order) {
-        let node = position.link.index();
-        let head = slab.head(node);
-        if head.word.load().is_replaced_by(newer) {
+        let node = slab.node(position.link.index());
+        if node.head.word.load().is_replaced_by(newer.number) {
             // SAFETY: its word names our node, so the value is ours; from `finish` on it is not found here again.
-            let taken = unsafe { slab.take_value(node) };
-            let unlinked = head.word.finish();
+            let taken = unsafe { node.tail.take_value() };
+            let unlinked = node.head.word.finish();
             debug_assert!(!unlinked, "nobody but us takes it out of the list");
-            if index.remove(slab, hash, node, Some(position), access) {
+            if index.remove(slab, spot, node, Some(position), access) {
                 slab.retire(node, access);
             }
             // There is a second one only if `Eq` contradicts itself.
             value.get_or_insert(taken);
         }
-        position = Position { at: &head.next, link: head.next.load() };
+        position = Position { at: &node.head.next, link: node.head.next.load() };
     }
     value
 }
@@ -593,15 +658,44 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let word = &slab.head(node).word;
+    let head = slab.head(node);
+    let word = &head.word;
     loop {
         let seen = word.load();
         match seen.state() {
             State::Dead | State::Replaced => return None,
-            State::Tentative => resolve(slab, node, order),
+            State::Tentative => resolve(slab, node, head, order),
             State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return None,
             State::Pending | State::Firing => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::HASH_MAX;
+    use super::*;
+
+    #[test]
+    fn a_hash_belongs_to_the_last_bucket_that_begins_at_or_before_it() {
+        for bits in [1, 2, 5, 11] {
+            let mut starts: Vec<(u32, u32)> = (0..1 << bits).map(|bucket| (start_of(bucket), bucket)).collect();
+            starts.sort_unstable();
+            let width = 1 << (u32::BITS - bits);
+            for (place, &(start, bucket)) in (0..).zip(&starts) {
+                assert_eq!(start, place * width, "the buckets divide the hashes evenly");
+                assert!([0, 1, width - 1].iter().all(|behind| bucket_among(bits, start + behind) == bucket));
+            }
+        }
+        assert_eq!(bucket_among(BUCKET_BITS_MAX, HASH_MAX), (1 << BUCKET_BITS_MAX) - 1);
+    }
+
+    #[test]
+    fn a_bucket_is_split_from_the_one_that_had_its_hashes() {
+        assert_eq!(parent_of(1), 0);
+        for bucket in (2..5_000).chain([(1 << BUCKET_BITS_MAX) - 1]) {
+            assert_eq!(parent_of(bucket), bucket_among(bucket.ilog2(), start_of(bucket)));
         }
     }
 }

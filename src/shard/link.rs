@@ -5,12 +5,15 @@ use super::segments::Zeroed;
 use crate::sync::{AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// `[reversed hash:32 | node:1 | mark:1 | claimed:1 | -:1 | index:28]`: the successor's order, what it is and where.
+/// `[hash:32 | node:1 | mark:1 | claimed:1 | -:1 | index:28]`: the successor's order, what it is and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link(u64);
 
-/// The key of the list's order: reversed hash, and a bucket before the nodes of the same hash.
+/// The key of the list's order: the hash, and a bucket before the nodes of the same hash.
 pub(super) type Order = u64;
+
+/// The greatest hash that a node can have; behind it is the end of the list.
+pub(crate) const HASH_MAX: u32 = u32::MAX - 1;
 
 const NODE: u64 = 1 << 31;
 const MARK: u64 = 1 << 30;
@@ -20,16 +23,19 @@ const _: () = assert!(INDEX_MASK < CLAIMED, "a link has room for a node or a buc
 
 impl Link {
     /// The end of the list: after every order, and no node.
-    pub(super) const END: Self = Self(!0 << 31);
+    pub(super) const END: Self = Self((HASH_MAX as u64 + 1) << 32);
 
     #[inline]
     pub(super) fn to_node(hash: u32, node: u32) -> Self {
-        Self(u64::from(hash.reverse_bits()) << 32 | NODE | u64::from(node))
+        debug_assert!(hash <= HASH_MAX);
+        Self(u64::from(hash) << 32 | NODE | u64::from(node))
     }
 
+    /// `first_hash` is where the bucket begins.
     #[inline]
-    pub(super) fn to_bucket(bucket: u32) -> Self {
-        Self(u64::from(bucket.reverse_bits()) << 32 | u64::from(bucket))
+    pub(super) fn to_bucket(first_hash: u32, bucket: u32) -> Self {
+        debug_assert!(first_hash <= HASH_MAX);
+        Self(u64::from(first_hash) << 32 | u64::from(bucket))
     }
 
     #[inline]
@@ -39,12 +45,12 @@ impl Link {
 
     #[inline]
     pub(super) fn is_end(self) -> bool {
-        self.0 | MARK | CLAIMED == Self::END.0 | MARK | CLAIMED
+        self.order() == Self::END.order()
     }
 
     #[inline]
     pub(super) fn is_node(self) -> bool {
-        self.0 & NODE != 0 && !self.is_end()
+        self.0 & NODE != 0
     }
 
     #[inline]
@@ -90,7 +96,7 @@ impl Link {
     /// True if a node of `order` is the successor.
     #[inline]
     pub(super) fn continues_run(self, order: Order) -> bool {
-        self.order() == order && !self.is_end()
+        self.order() == order
     }
 }
 

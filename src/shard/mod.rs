@@ -30,6 +30,8 @@ mod word;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use hint::Hint;
+pub(crate) use index::Spot;
+pub(crate) use link::HASH_MAX;
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
@@ -40,11 +42,11 @@ pub(crate) use slab::{Homeless, batch_len};
 pub(crate) use tick::{HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
-use crate::sync::{AtomicU64, Ordering};
-use hint::hint_tick;
+use crate::sync::{AtomicU64, Ordering, prefetch};
+use hint::{AtomicPromise, hint_tick};
 use index::{Found, Index};
 use mailbox::Pushed;
-use slab::Slab;
+use slab::{Node, Slab};
 use std::mem::needs_drop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -174,21 +176,23 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// The memory of a node.
     pub(crate) const NODE_BYTES: usize = Slab::<K, V>::NODE_BYTES;
 
-    /// Asks the processor for the bucket of `hash`.
-    pub(crate) fn prefetch(&self, hash: u32) {
-        self.index.prefetch(hash);
+    /// Where a key of this hash belongs; asks the processor for what is there.
+    #[inline]
+    pub(crate) fn spot(&self, hash: u32) -> Spot<'_> {
+        self.index.spot(hash)
     }
 
-    /// Asks the processor for what the bucket of `hash`, which should be in the cache by now, leads to.
-    pub(crate) fn prefetch_first(&self, hash: u32) {
-        self.index.prefetch_first(&self.slab, hash);
+    /// Asks the processor for what comes behind that, which should be in the cache by now.
+    #[inline]
+    pub(crate) fn prefetch_behind(&self, spot: Spot<'_>) {
+        self.index.prefetch_neighbour(&self.slab, spot);
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn schedule(
         &self,
-        hash: u32,
+        spot: Spot<'_>,
         key: K,
         value: V,
         due: Due,
@@ -197,27 +201,28 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     ) -> Result<(Identity, Option<V>), Refused<K, V>> {
         let node = self
             .slab
-            .allocate(hash, key, value, due.deadline(), repeats, access)
+            .allocate(spot.hash(), key, value, due.deadline(), repeats, access)
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
-        let identity = Identity { node, generation: self.slab.generation(node) };
+        let identity = Identity { node: node.number, generation: node.tail.generation() };
         if self.index.fit(self.slab.extent()) {
             // The worker sees to it that the new buckets are linked in.
             self.alarm.interrupt();
         }
-        let Ok(in_run) = self.index.insert(&self.slab, hash, node, access) else {
+        let Ok(in_run) = self.index.insert(&self.slab, spot, node, access) else {
             let Homeless(key, value) = self.slab.give_back(node, access);
             return Err(Refused::Sealed(key, value));
         };
-        index::publish(&self.slab, hash, node, in_run);
-        self.announce(node, due, access);
-        let replaced = if in_run { index::take_replaced(&self.index, &self.slab, hash, node, access) } else { None };
+        index::publish(&self.slab, spot, node, in_run);
+        self.announce(node.number, &node.head.promise, due, access);
+        let replaced = if in_run { index::take_replaced(&self.index, &self.slab, spot, node, access) } else { None };
         Ok((identity, replaced))
     }
 
     /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
     /// there is none.
-    pub(crate) fn reschedule(&self, hash: u32, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
-        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
+    #[inline]
+    pub(crate) fn reschedule(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
+        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if self.move_to(node, word, due, access).is_ok() {
                 return true;
             }
@@ -227,8 +232,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Moves a timer that is known by its identity. False if it is not pending any more.
     pub(crate) fn reschedule_this(&self, timer: Identity, due: Due, access: &Access) -> bool {
-        while let Some(word) = self.current(timer) {
-            if self.move_to(timer.node, word, due, access).is_ok() {
+        while let Some((node, word)) = self.current(timer) {
+            if self.move_to(node, word, due, access).is_ok() {
                 return true;
             }
         }
@@ -236,11 +241,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     #[inline]
-    fn move_to(&self, node: u32, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
-        self.slab.head(node).word.reschedule(seen, due.deadline())?;
+    fn move_to(&self, node: Node<'_, K, V>, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
+        node.head.word.reschedule(seen, due.deadline())?;
         // Of a timer that is firing, `fired` will tell the worker.
         if seen.is_pending() {
-            self.announce(node, due, access);
+            self.announce(node.number, &node.head.promise, due, access);
         }
         Ok(())
     }
@@ -248,12 +253,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
     /// value is in use.
     #[inline]
-    pub(crate) fn cancel(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
-        while let Some(Found { node, word, position }) = self.index.find(&self.slab, hash, &is_key, access) {
-            self.slab.prefetch_tail(node);
-            if self.stop(node, word).is_ok() {
+    pub(crate) fn cancel(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
+        while let Some(Found { node, word, position }) = self.index.find(&self.slab, spot, &is_key, access) {
+            prefetch(node.tail);
+            if stop(node, word).is_ok() {
                 if word.is_pending() {
-                    return Some(self.take_ended(hash, node, Some(position), access));
+                    return Some(self.take_ended(spot, node, Some(position), access));
                 }
                 return None;
             }
@@ -261,19 +266,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         None
     }
 
-    /// Ends a timer that is pending, or firing.
-    #[inline]
-    fn stop(&self, node: u32, seen: Word) -> Result<(), Word> {
-        let end = if seen.is_pending() { End::Done } else { End::KeyInUse };
-        self.slab.head(node).word.kill(seen, end)
-    }
-
     /// The value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
-    #[inline]
-    fn take_ended(&self, hash: u32, node: u32, position: Option<index::Position>, access: &Access) -> V {
+    // Always: as `Slab::pop`.
+    #[inline(always)]
+    fn take_ended(
+        &self,
+        spot: Spot<'_>,
+        node: Node<'_, K, V>,
+        position: Option<index::Position>,
+        access: &Access,
+    ) -> V {
         // SAFETY: we ended it, and come here once.
-        let value = unsafe { self.slab.take_value(node) };
-        if self.index.remove(&self.slab, hash, node, position, access) {
+        let value = unsafe { node.tail.take_value() };
+        if self.index.remove(&self.slab, spot, node, position, access) {
             self.slab.retire(node, access);
         }
         self.tidy(access);
@@ -281,11 +286,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// As `cancel`, of a timer that is known by its identity.
+    #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
-        while let Some(word) = self.current(timer) {
-            if self.stop(timer.node, word).is_ok() {
+        while let Some((node, word)) = self.current(timer) {
+            if stop(node, word).is_ok() {
                 if word.is_pending() {
-                    return Some(self.take_ended(self.slab.hash(timer.node), timer.node, None, access));
+                    return Some(self.take_ended(self.spot(node.tail.hash()), node, None, access));
                 }
                 return None;
             }
@@ -294,8 +300,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
-    pub(crate) fn claim(&self, hash: u32, is_key: impl Fn(&K) -> bool, now: Tick, access: &Access) -> Option<Claim<V>> {
-        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, hash, &is_key, access) {
+    pub(crate) fn claim(
+        &self,
+        spot: Spot<'_>,
+        is_key: impl Fn(&K) -> bool,
+        now: Tick,
+        access: &Access,
+    ) -> Option<Claim<V>> {
+        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if !word.is_pending() {
                 return None;
             }
@@ -308,16 +320,23 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// As `claim`, of a timer that is known by its identity.
     pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, now: Tick, access: &Access) -> Option<Claim<V>> {
-        while let Some(word) = self.pending(timer) {
-            if let Some(claim) = self.try_claim(timer.node, word, purpose, now, access) {
+        while let Some((node, word)) = self.pending(timer) {
+            if let Some(claim) = self.try_claim(node, word, purpose, now, access) {
                 return Some(claim);
             }
         }
         None
     }
 
-    fn try_claim(&self, node: u32, seen: Word, purpose: Purpose, now: Tick, access: &Access) -> Option<Claim<V>> {
-        let word = &self.slab.head(node).word;
+    fn try_claim(
+        &self,
+        node: Node<'_, K, V>,
+        seen: Word,
+        purpose: Purpose,
+        now: Tick,
+        access: &Access,
+    ) -> Option<Claim<V>> {
+        let word = &node.head.word;
         match purpose {
             Purpose::Fire => word.claim(seen).ok()?,
             Purpose::TakeOut => word.kill(seen, End::KeyInUse).ok()?,
@@ -328,11 +347,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The value of a timer that we have just claimed. Unless it may come back, its node leaves the index: the place is free
     /// before the callback runs.
-    fn take_claimed(&self, node: u32, deadline: Deadline, repeats: bool, now: Tick, access: &Access) -> Claim<V> {
+    fn take_claimed(
+        &self,
+        node: Node<'_, K, V>,
+        deadline: Deadline,
+        repeats: bool,
+        now: Tick,
+        access: &Access,
+    ) -> Claim<V> {
         // SAFETY: we ended it, or turned it from pending to firing, and come here once.
-        let value = unsafe { self.slab.take_value(node) };
-        let unlinked = !repeats && self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
-        Claim { node: ClaimedNode { node, unlinked }, value, due: deadline.tick(now), repeats }
+        let value = unsafe { node.tail.take_value() };
+        let unlinked = !repeats && self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
+        Claim { node: ClaimedNode { node: node.number, unlinked }, value, due: deadline.tick(now), repeats }
     }
 
     /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
@@ -345,20 +371,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         now: Tick,
         access: &Access,
     ) -> Fired<V> {
-        let node = claim.node;
+        let node = self.slab.node(claim.node);
         // SAFETY: the claim says that its callback is ours, and it is used up here.
-        unsafe { self.slab.put_value(node, value) };
-        match self.slab.head(node).word.fired(next.map(Due::deadline)) {
+        unsafe { node.tail.put_value(value) };
+        match node.head.word.fired(next.map(Due::deadline)) {
             Some(deadline) => {
                 // It may have been given its deadline long ago, and missed it: then it is due now.
                 let tick = deadline.tick(now).map(|tick| tick.max(now));
-                self.announce(node, Due { tick, now }, access);
+                self.announce(node.number, &node.head.promise, Due { tick, now }, access);
                 Fired::Rearmed
             }
             None => {
                 // SAFETY: it has ended while the value was ours, and nobody else takes that.
-                let value = unsafe { self.slab.take_value(node) };
-                let unlinked = self.index.remove(&self.slab, self.slab.hash(node), node, None, access);
+                let value = unsafe { node.tail.take_value() };
+                let unlinked = self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
                 Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
             }
         }
@@ -373,48 +399,49 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
     pub(crate) fn due(
         &self,
-        hash: u32,
+        spot: Spot<'_>,
         is_key: impl Fn(&K) -> bool,
         now: Tick,
         access: &Access,
     ) -> Option<Option<Tick>> {
-        let found = self.index.find(&self.slab, hash, is_key, access)?;
+        let found = self.index.find(&self.slab, spot, is_key, access)?;
         found.word.is_pending().then(|| found.word.deadline().tick(now))
     }
 
     /// True if there is a timer, pending or firing, whose place a new one of this key would take.
-    pub(crate) fn holds(&self, hash: u32, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
-        self.index.find(&self.slab, hash, is_key, access).is_some()
+    pub(crate) fn holds(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
+        self.index.find(&self.slab, spot, is_key, access).is_some()
     }
 
     /// When this timer is due, if it is pending: `Some(None)` is never.
     pub(crate) fn due_this(&self, timer: Identity, now: Tick) -> Option<Option<Tick>> {
-        Some(self.pending(timer)?.deadline().tick(now))
+        Some(self.pending(timer)?.1.deadline().tick(now))
     }
 
-    /// The word of a timer that is known by its identity, if it is pending.
+    /// Node and word of a timer that is known by its identity, if it is pending.
     ///
     /// The word is read first. A node's generation grows before its word turns pending for another timer, so a pending word with
     /// our generation behind it is ours; and as it was pending while we were pinned, the node is not reused before we
     /// are done with that word.
-    fn pending(&self, timer: Identity) -> Option<Word> {
-        self.current(timer).filter(|word| word.is_pending())
+    fn pending(&self, timer: Identity) -> Option<(Node<'_, K, V>, Word)> {
+        self.current(timer).filter(|(_, word)| word.is_pending())
     }
 
     /// As `pending`, or firing.
-    fn current(&self, timer: Identity) -> Option<Word> {
-        let word = self.slab.head(timer.node).word.load();
+    #[inline]
+    fn current(&self, timer: Identity) -> Option<(Node<'_, K, V>, Word)> {
+        let node = self.slab.node(timer.node);
+        let word = node.head.word.load();
         let is_live = matches!(word.state(), State::Pending | State::Firing);
-        (is_live && self.slab.generation(timer.node) == timer.generation).then_some(word)
+        (is_live && node.tail.generation() == timer.generation).then_some((node, word))
     }
 
     /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
     /// The caller has just made the timer pending with this deadline.
     #[inline]
-    fn announce(&self, node: u32, due: Due, access: &Access) {
+    fn announce(&self, node: u32, promise: &AtomicPromise, due: Due, access: &Access) {
         let Some(tick) = due.tick else { return };
         let tick = hint_tick(tick, due.now);
-        let promise = &self.slab.head(node).promise;
         let seen = promise.load();
         if seen.covers(tick) {
             return;
@@ -428,10 +455,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The worker's look because of a hint that it takes out of the wheel, due or not: rules 2 and 3 of `hint.rs`.
     pub(crate) fn look(&self, hint: Hint, now: Tick, access: &Access) -> Look<V> {
-        let node = hint.node();
-        let head = self.slab.head(node);
-        let promise = head.promise.withdraw(hint.tick(now));
-        match head.word.look(now) {
+        let node = self.slab.node(hint.node());
+        let promise = node.head.promise.withdraw(hint.tick(now));
+        match node.head.word.look(now) {
             Sight::Claimed(word) => {
                 Look::Expired(self.take_claimed(node, word.deadline(), word.repeats(), now, access))
             }
@@ -443,8 +469,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                     if promise.covers(tick) {
                         return Look::Nothing;
                     }
-                    head.promise.promise(promise, tick);
-                    Look::Later(Hint::new(tick, node))
+                    node.head.promise.promise(promise, tick);
+                    Look::Later(Hint::new(tick, node.number))
                 }
             },
         }
@@ -469,7 +495,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Runs `read` on the key of a claimed timer.
     pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
         // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
-        unsafe { self.slab.with_key(claim.node, read) }
+        unsafe { self.slab.head(claim.node).with_key(read) }
     }
 
     /// Says that the key of a claimed timer is needed no more.
@@ -479,7 +505,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let must_tell = !unlinked || needs_drop::<K>();
         let was_unlinked = must_tell && self.slab.head(node).word.finish();
         if unlinked || was_unlinked {
-            self.slab.retire(node, access);
+            self.slab.retire(self.slab.node(node), access);
         }
         self.slab.tidy(access);
     }
@@ -565,7 +591,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn seal(&self, now: Tick, mut each: impl FnMut(Claim<V>)) {
         self.index.seal(&self.slab, |node, word| {
             // SAFETY: `seal` ended it for us, and hands it over once.
-            let value = unsafe { self.slab.take_value(node) };
+            let value = unsafe { self.slab.tail(node).take_value() };
             each(Claim {
                 node: ClaimedNode { node, unlinked: false },
                 value,
@@ -604,7 +630,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             // A load, not a list of what we have ended: it acquires the value.
             if word.load().is_replaced_by(NO_SUCCESSOR) {
                 // SAFETY: we ended it, and come here once.
-                let value = unsafe { self.slab.take_value(node) };
+                let value = unsafe { self.slab.tail(node).take_value() };
                 let unlinked = word.finish();
                 debug_assert!(!unlinked, "nobody takes it out of the list");
                 each(value);
@@ -654,6 +680,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn set_hand(&self, now: Tick) {
         self.hand.store(now.0, Ordering::Relaxed);
     }
+}
+
+/// Ends a timer that is pending, or firing.
+#[inline]
+fn stop<K, V>(node: Node<'_, K, V>, seen: Word) -> Result<(), Word> {
+    let end = if seen.is_pending() { End::Done } else { End::KeyInUse };
+    node.head.word.kill(seen, end)
 }
 
 /// A claimed timer that is not finished: the right to use its key.

@@ -86,13 +86,68 @@ impl<V> Default for Tail<V> {
     }
 }
 
+impl<K> Head<K> {
+    /// Runs `read` on the key.
+    ///
+    /// # Safety
+    /// The key must be there: the node was reached in the index under the guard that the caller still holds, or the
+    /// caller claimed the timer and has not finished it.
+    #[inline]
+    pub(super) unsafe fn with_key<R>(&self, read: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: as the caller promises; a key is not written or dropped while it can be reached.
+        self.key.with(|key| read(unsafe { (*key).assume_init_ref() }))
+    }
+}
+
 impl<V> Tail<V> {
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         // Relaxed: written before the node was published.
         self.hash.load(Relaxed)
     }
+
+    #[inline]
+    pub(super) fn generation(&self) -> u32 {
+        // Relaxed: `AtomicWord::load` came before and acquired what `publish` released: whoever saw the word of a newer
+        // timer sees its generation or a newer one.
+        self.generation.load(Relaxed)
+    }
+
+    /// Moves the value out.
+    ///
+    /// # Safety
+    /// The caller ended this timer (its move on the word succeeded, or the word names its node as the successor) and
+    /// takes the value once.
+    #[inline]
+    pub(super) unsafe fn take_value(&self) -> V {
+        // SAFETY: written before the timer was published, and ours alone since it ended.
+        self.value.with(|value| unsafe { (*value).assume_init_read() })
+    }
+
+    /// Puts the value of a timer that comes back into its place.
+    ///
+    /// # Safety
+    /// The caller runs this timer's callback, took the value for that, and has not said what comes next.
+    pub(super) unsafe fn put_value(&self, value: V) {
+        // SAFETY: nobody else touches the value of a timer whose callback runs.
+        self.value.with_mut(|place| unsafe { (*place).write(value) });
+    }
 }
+
+/// A node that was found in the arrays, so that not every access has to find it again.
+pub(super) struct Node<'a, K, V> {
+    pub(super) number: u32,
+    pub(super) head: &'a Head<K>,
+    pub(super) tail: &'a Tail<V>,
+}
+
+impl<K, V> Clone for Node<'_, K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Node<'_, K, V> {}
 
 // SAFETY: three atomics of zero, and a key that may hold anything.
 unsafe impl<K> Zeroed for Head<K> {}
@@ -200,6 +255,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.tails.at(node)
     }
 
+    #[inline]
+    pub(super) fn node(&self, number: u32) -> Node<'_, K, V> {
+        Node { number, head: self.head(number), tail: self.tail(number) }
+    }
+
     /// An upper bound of the node indexes in use. The last ones' memory may not be reserved yet.
     pub(crate) fn extent(&self) -> u32 {
         // Relaxed: whoever knows of a timer, through whatever told it, reads no older extent than that timer's author.
@@ -247,50 +307,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         prefetch(self.tails.at(node));
     }
 
-    pub(super) fn hash(&self, node: u32) -> u32 {
-        self.tail(node).hash()
-    }
-
-    pub(super) fn generation(&self, node: u32) -> u32 {
-        // Relaxed: `AtomicWord::load` came before and acquired what `publish` released: whoever saw the word of a newer
-        // timer sees its generation or a newer one.
-        self.tail(node).generation.load(Relaxed)
-    }
-
-    /// As `generation`, of any node below `extent`, whether or not its owner has reserved its memory yet.
+    /// The generation of any node below `extent`, whether or not its owner has reserved its memory yet.
     pub(super) fn reserved_generation(&self, node: u32) -> u32 {
         self.heads.reserve(node);
-        // Relaxed: as in `generation`; the caller reads the word afterwards and this again.
-        self.tails.reserve(node).generation.load(Relaxed)
-    }
-
-    /// Runs `read` on the key of a node.
-    ///
-    /// # Safety
-    /// The key must be there: the node was reached in the index under the guard that the caller still holds, or the
-    /// caller claimed the timer and has not finished it.
-    pub(super) unsafe fn with_key<R>(&self, node: u32, read: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: as the caller promises; a key is not written or dropped while it can be reached.
-        self.head(node).key.with(|key| read(unsafe { (*key).assume_init_ref() }))
-    }
-
-    /// Moves the value out.
-    ///
-    /// # Safety
-    /// The caller ended this timer (its move on the word succeeded, or the word names its node as the successor) and
-    /// takes the value once.
-    pub(super) unsafe fn take_value(&self, node: u32) -> V {
-        // SAFETY: written before the timer was published, and ours alone since it ended.
-        self.tail(node).value.with(|value| unsafe { (*value).assume_init_read() })
-    }
-
-    /// Puts the value of a timer that comes back into its place.
-    ///
-    /// # Safety
-    /// The caller runs this timer's callback, took the value for that, and has not said what comes next.
-    pub(super) unsafe fn put_value(&self, node: u32, value: V) {
-        // SAFETY: nobody else touches the value of a timer whose callback runs.
-        self.tail(node).value.with_mut(|place| unsafe { (*place).write(value) });
+        self.tails.reserve(node).generation()
     }
 
     /// Runs `change` on the period of a periodic timer.
@@ -314,11 +334,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         deadline: Deadline,
         repeats: Repeats<V>,
         access: &mut Access,
-    ) -> Result<u32, Homeless<K, V>> {
+    ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
         let Some(node) = self.next_usable(access) else {
             return Err(Homeless(key, value));
         };
-        let (head, tail) = (self.head(node), self.tail(node));
+        let Node { number, head, tail } = node;
         // SAFETY: we own the node: it is out of every list and out of the index, and its grace period is over.
         head.key.with_mut(|place| unsafe { (*place).write(key) });
         // SAFETY: as above.
@@ -328,28 +348,27 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         head.word.allocate(deadline, !matches!(repeats, Repeats::Never));
         if let Repeats::Every(period) = repeats {
             // SAFETY: as above.
-            self.periods.reserve(node).0.with_mut(|place| unsafe { _ = (*place).write(period) });
+            self.periods.reserve(number).0.with_mut(|place| unsafe { _ = (*place).write(period) });
         }
         Ok(node)
     }
 
     /// Undoes `allocate` for a node that was never linked.
-    pub(super) fn give_back(&self, node: u32, access: &Access) -> Homeless<K, V> {
+    pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> Homeless<K, V> {
         // SAFETY: the node was never linked, so nobody else knows its key or value, and they are not used again:
         // the dead word below carries no key.
-        let (key, value) =
-            unsafe { (self.head(node).key.with(|key| (*key).assume_init_read()), self.take_value(node)) };
-        self.head(node).word.abort();
+        let (key, value) = unsafe { (node.head.key.with(|key| (*key).assume_init_read()), node.tail.take_value()) };
+        node.head.word.abort();
         self.with_own(access.ordinal, |own| self.push(&mut own.ready, node));
         Homeless(key, value)
     }
 
     /// A free node with a new generation.
     #[inline]
-    fn next_usable(&self, access: &mut Access) -> Option<u32> {
+    fn next_usable(&self, access: &mut Access) -> Option<Node<'_, K, V>> {
         loop {
             let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
-            let generation = &self.tail(node).generation;
+            let generation = &node.tail.generation;
             // Relaxed: the node is ours; published with the word, by `AtomicWord::publish`.
             let next = generation.load(Relaxed) + 1;
             generation.store(next, Relaxed);
@@ -369,28 +388,29 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     #[inline]
-    fn pop_ready(&self, ordinal: &Ordinal) -> Option<u32> {
+    fn pop_ready(&self, ordinal: &Ordinal) -> Option<Node<'_, K, V>> {
         self.with_own(ordinal, |own| self.pop(&mut own.ready))
     }
 
     /// Takes the first node of a chain that is ours.
-    #[inline]
-    fn pop(&self, chain: &mut Chain) -> Option<u32> {
-        chain.pop(|node| {
-            // Relaxed, here and in `push`: the chain is ours.
-            let further_on = self.tail(node).hash.load(Relaxed);
-            if further_on != 0 {
-                self.prefetch(further_on);
-                self.prefetch_tail(further_on);
-            }
-            further_on
-        })
+    // Always: a node by way of memory would be read in one go and written field by field, for which processors wait.
+    #[inline(always)]
+    fn pop(&self, chain: &mut Chain) -> Option<Node<'_, K, V>> {
+        let node = self.node(chain.first()?);
+        // Relaxed, here and in `push`: the chain is ours.
+        let further_on = node.tail.hash.load(Relaxed);
+        if further_on != 0 {
+            self.prefetch(further_on);
+            self.prefetch_tail(further_on);
+        }
+        chain.pop(further_on);
+        Some(node)
     }
 
     /// Puts a node that is ours in front of a chain that is ours.
     #[inline]
-    fn push(&self, chain: &mut Chain, node: u32) {
-        self.tail(node).hash.store(chain.push(node), Relaxed);
+    fn push(&self, chain: &mut Chain, node: Node<'_, K, V>) {
+        node.tail.hash.store(chain.push(node.number), Relaxed);
     }
 
     /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first.
@@ -399,7 +419,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// cores there is always one. Who would go on with new nodes would use up its slice of time, and memory, while that thread
     /// waits for its turn. So it steps aside, a few times: a bound, so that it waits for nobody.
     #[cold]
-    fn refill(&self, access: &mut Access) -> Option<u32> {
+    fn refill(&self, access: &mut Access) -> Option<Node<'_, K, V>> {
         let mut steps = 0..STEPS_ASIDE;
         loop {
             if let Some(node) = self.refill_used(access) {
@@ -424,7 +444,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// As `refill`, of used nodes only; `None` if there are none.
-    fn refill_used(&self, access: &Access) -> Option<u32> {
+    fn refill_used(&self, access: &Access) -> Option<Node<'_, K, V>> {
         if let Some(chain) = self.pop_batch(&self.clean, access) {
             return self.keep(chain, self.batch, access);
         }
@@ -440,11 +460,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
-    fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
+    fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<Node<'_, K, V>> {
         // Relaxed: a figure.
         self.census.in_use.fetch_add(u64::from(len), Relaxed);
         self.with_own(access.ordinal, |own| {
-            debug_assert_eq!(own.ready.0[0], 0, "nodes would be lost");
+            debug_assert_eq!(own.ready.first(), None, "nodes would be lost");
             own.ready = chain;
             self.pop(&mut own.ready)
         })
@@ -458,8 +478,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let end = (start + self.batch).min(LEN_MAX);
         let mut chain = Chain::default();
         for node in (start..end).rev() {
-            self.heads.reserve(node);
-            self.tails.reserve(node);
+            let node = Node { number: node, head: self.heads.reserve(node), tail: self.tails.reserve(node) };
             self.push(&mut chain, node);
         }
         Some((chain, end - start))
@@ -467,7 +486,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
     #[inline]
-    pub(super) fn retire(self: &Arc<Self>, node: u32, access: &Access) {
+    pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
             self.push(&mut own.limbo, node);
             own.limbo_len += 1;
@@ -558,14 +577,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     fn drop_keys(&self, mut chain: Chain) {
         if std::mem::needs_drop::<K>() {
             while let Some(node) = self.pop(&mut chain) {
-                self.drop_key(node);
+                self.drop_key(node.head);
             }
         }
     }
 
     /// Drops the key of an ended timer, if nobody has.
-    fn drop_key(&self, node: u32) {
-        let head = self.head(node);
+    fn drop_key(&self, head: &Head<K>) {
         if head.word.load().has_leftover_key() && head.word.take_key() {
             // A key's destructor that panics must not take the caller down, who works on a key of its own.
             let _ = shielded(|| {
@@ -583,7 +601,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     pub(super) unsafe fn drop_leftover_keys(&self) {
         if std::mem::needs_drop::<K>() {
             for node in self.nodes() {
-                self.drop_key(node);
+                self.drop_key(self.head(node));
             }
         }
     }
@@ -593,7 +611,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// # Safety
     /// As for `drop_leftover_keys`.
     pub(super) unsafe fn drop_leftover_key(&self, node: u32) {
-        self.drop_key(node);
+        self.drop_key(self.head(node));
     }
 
     /// Moves the key of an ended timer out, if nobody has.

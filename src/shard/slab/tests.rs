@@ -36,9 +36,9 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     }
     fn start(starts_another: bool) -> u32 {
         let node = with_access(|slab, access| {
-            slab.allocate(0, Key { starts_another }, (), Deadline::NEVER, Repeats::Never, access)
+            let node = slab.allocate(0, Key { starts_another }, (), Deadline::NEVER, Repeats::Never, access);
+            node.unwrap_or_else(|_| panic!("there are nodes")).number
         });
-        let node = node.unwrap_or_else(|_| panic!("there are nodes"));
         STARTED.with_borrow_mut(|started| started.push(node));
         node
     }
@@ -46,7 +46,8 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     for starts_another in [true, false, false, false] {
         let node = start(starts_another);
         with_access(|slab, access| {
-            let word = &slab.head(node).word;
+            let node = slab.node(node);
+            let word = &node.head.word;
             word.publish();
             assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
             slab.retire(node, access);
@@ -77,7 +78,7 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     let mut access = Access::new(&ordinal);
     let node = slab.allocate(0, key, (), Deadline::NEVER, Repeats::Never, &mut access);
     let node = node.unwrap_or_else(|_| panic!("there are nodes"));
-    let word = &slab.head(node).word;
+    let word = &node.head.word;
     word.publish();
     assert!(word.kill(word.load(), super::super::word::End::Done).is_ok() && word.unlink());
     slab.retire(node, &access);
