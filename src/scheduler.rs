@@ -61,6 +61,9 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     links: Box<[Link<K, V>]>,
 }
 
+/// 2^64 divided by the golden ratio.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
 type Scheduled<V> = (Identity, Option<V>);
 
@@ -606,13 +609,14 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for 
 
 /// From a key's hash to its shard and its hash within that.
 ///
-/// A multiplication spreads what a weak hasher left in a few bits: the shard is taken from the upper half, the rest from
-/// both.
+/// A multiplication spreads what a weak hasher left in a few bits. The shard is taken from the upper half: it is the whole part of its
+/// product with the number of shards. The hash within is taken from the lower half and the fraction that this leaves; from the upper
+/// half itself would not do, since its leading bits are alike in all of a shard, and the index goes by leading bits.
 #[inline]
 fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
-    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let upper = mixed >> 32;
-    (((upper * shard_count as u64) >> 32) as u32, ((mixed ^ upper) as u32).min(HASH_MAX))
+    let mixed = hash.wrapping_mul(MULTIPLIER);
+    let product = (mixed >> 32) * shard_count as u64;
+    ((product >> 32) as u32, ((mixed ^ product) as u32).min(HASH_MAX))
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {

@@ -2,7 +2,7 @@
 
 use super::Gate;
 use crate::shard::{
-    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Tick,
+    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot, Tick,
 };
 use crate::size::BATCH;
 use std::cell::RefCell;
@@ -195,16 +195,9 @@ impl<K: Named> World<K> {
         tick: u64,
         repeats: Repeats<Value>,
     ) -> Result<(Identity, Option<u32>), Sealed> {
-        let ordinal = ordinal(thread);
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let mut access = Access::new(&ordinal);
-        match self.shard.schedule(
-            self.shard.spot(hash(key)),
-            K::new(key),
-            Value::new(value),
-            due(tick),
-            repeats,
-            &mut access,
-        ) {
+        match self.shard.schedule(spot, K::new(key), Value::new(value), due(tick), repeats, &mut access) {
             Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
                 assert_eq!((k.name(), v.name), (key, value), "key and value come back");
@@ -252,10 +245,15 @@ impl<K: Named> World<K> {
         }
     }
 
+    /// Before the guard is taken, as the callers do.
+    fn spot(&self, key: u32) -> Spot<'_> {
+        self.shard.spot(hash(key))
+    }
+
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
-        let ordinal = ordinal(thread);
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        self.shard.cancel(self.shard.spot(hash(key)), |k| k.name() == key, &access).map(|value| value.name)
+        self.shard.cancel(spot, |k| k.name() == key, &access).map(|value| value.name)
     }
 
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
@@ -263,9 +261,9 @@ impl<K: Named> World<K> {
     }
 
     pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
-        let ordinal = ordinal(thread);
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        self.shard.reschedule(self.shard.spot(hash(key)), |k| k.name() == key, due(tick), &access)
+        self.shard.reschedule(spot, |k| k.name() == key, due(tick), &access)
     }
 
     pub(crate) fn reschedule_this(&self, thread: u32, timer: Identity, tick: u64) -> bool {
@@ -274,9 +272,9 @@ impl<K: Named> World<K> {
 
     /// When the timer of the key is due, if there is one.
     pub(crate) fn find(&self, thread: u32, key: u32) -> Option<u64> {
-        let ordinal = ordinal(thread);
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        let due = self.shard.due(self.shard.spot(hash(key)), |k| k.name() == key, Tick(TICK_0), &access)?;
+        let due = self.shard.due(spot, |k| k.name() == key, Tick(TICK_0), &access)?;
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
 

@@ -51,17 +51,31 @@ fn the_end_leaves_none_pending_where_a_worker_may_be_left() {
 
 #[test]
 fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
+    let patterns: [fn(u32) -> u64; 4] =
+        [u64::from, |n| u64::from(n) << 32, |n| u64::from(n) << 40 | 0xab, |n| f64::from(n).to_bits()];
     for shard_count in [1, 2, 3, 16] {
-        let mut counts = vec![0; shard_count];
-        let mut buckets = vec![0; 64];
-        for hash in 0..64_000 {
-            let (shard, hash) = scatter(hash, shard_count);
-            counts[shard as usize] += 1;
-            buckets[hash as usize >> 26] += 1;
+        for (pattern, hash) in patterns.iter().enumerate() {
+            // By shard, and by the leading bits of the hash in it.
+            let mut counts = vec![[0_usize; 64]; shard_count];
+            let total = 4_000 * shard_count as u32;
+            for number in 0..total {
+                let (shard, hash) = scatter(hash(number), shard_count);
+                counts[shard as usize][hash as usize >> 26] += 1;
+            }
+            let fair = |count: usize, fair: usize| count < 2 * fair && 2 * count > fair;
+            let buckets = counts.iter().flatten().filter(|&&count| fair(count, 4_000 / 64)).count();
+            assert!(buckets * 10 > counts.len() * 64 * 9, "pattern {pattern}, {shard_count} shards: {counts:?}");
+            assert!(counts.iter().all(|shard| fair(shard.iter().sum(), 4_000)), "pattern {pattern}: {counts:?}");
         }
-        let fair =
-            |counts: &[usize]| counts.iter().all(|&n| n.abs_diff(64_000 / counts.len()) < 64_000 / counts.len() / 4);
-        assert!(fair(&counts) && fair(&buckets), "{counts:?} {buckets:?}");
+    }
+}
+
+#[test]
+fn no_hash_is_as_great_as_the_end_of_the_index() {
+    // Newton's iteration for the number whose product with the multiplier is 1.
+    let inverse = (0..6).fold(1_u64, |x, _| x.wrapping_mul(2_u64.wrapping_sub(x.wrapping_mul(MULTIPLIER))));
+    for mixed in [u64::from(u32::MAX), 1 << 32 | 0xffff_fffe] {
+        assert_eq!(scatter(mixed.wrapping_mul(inverse), 1), (0, HASH_MAX), "{mixed:x}");
     }
 }
 

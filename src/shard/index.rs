@@ -172,7 +172,8 @@ impl Index {
     /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
     /// once the last of the new buckets is linked in; others may still be under way on other threads.
     ///
-    /// In ascending order the buckets, and those that they are split from, are neighbours in memory; only the nodes between are not.
+    /// In ascending order the buckets are neighbours in memory, and those that they are split from lie in that order, too: half of them
+    /// in the half before, and so on. Only the nodes between are scattered.
     pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> u32
     where
         K: Eq + Send + Sync + 'static,
@@ -689,6 +690,30 @@ mod tests {
             }
         }
         assert_eq!(bucket_among(BUCKET_BITS_MAX, HASH_MAX), (1 << BUCKET_BITS_MAX) - 1);
+    }
+
+    #[cfg(not(feature = "loom"))]
+    #[test]
+    fn timers_where_a_bucket_begins_are_found_before_and_after_it_is_linked_in() {
+        use super::super::{Due, Repeats, Shard, Tick};
+        let (now, count) = (Tick(1), 500);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let due = Due { tick: Some(Tick(9)), now };
+        for bucket in 0..count {
+            let (spot, access) = (shard.spot(start_of(bucket)), &mut Access::new(&ordinal));
+            assert!(shard.schedule(spot, bucket, bucket, due, Repeats::Never, access).is_ok());
+        }
+        let access = Access::new(&ordinal);
+        let is_there = |bucket| shard.holds(shard.spot(start_of(bucket)), |&key| key == bucket, &access);
+        assert!((0..count).all(is_there));
+        let next = (0..2 * count).fold(1, |next, _| shard.link_ahead(next, 7, &access));
+        assert!(next > count && (0..count).all(is_there));
+        for bucket in 0..count {
+            let spot = shard.spot(start_of(bucket));
+            assert_eq!(shard.cancel(spot, |&key| key == bucket, &access), Some(bucket));
+            assert!(!is_there(bucket));
+        }
     }
 
     #[test]

@@ -190,9 +190,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
     #[inline(always)]
-    pub(crate) fn schedule(
-        &self,
-        spot: Spot<'_>,
+    pub(crate) fn schedule<'a>(
+        &'a self,
+        mut spot: Spot<'a>,
         key: K,
         value: V,
         due: Due,
@@ -205,8 +205,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
         let identity = Identity { node: node.number, generation: node.tail.generation() };
         if self.index.fit(self.slab.extent()) {
-            // The worker sees to it that the new buckets are linked in.
+            // The worker sees to it that the new buckets are linked in; our own is the first.
             self.alarm.interrupt();
+            spot = self.spot(spot.hash());
         }
         let Ok(in_run) = self.index.insert(&self.slab, spot, node, access) else {
             let Homeless(key, value) = self.slab.give_back(node, access);
