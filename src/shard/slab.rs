@@ -310,6 +310,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// The generation of any node below `extent`, whether or not its owner has reserved its memory yet.
     pub(super) fn reserved_generation(&self, node: u32) -> u32 {
         self.heads.reserve(node);
+        // A guess: the caller reads the word afterwards, and this again.
         self.tails.reserve(node).generation()
     }
 
