@@ -26,10 +26,10 @@
 //! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word; or keeps it in mind if
 //!   that was its task (`remove`).
 
-use super::hint::NODE_BITS;
+use super::bucket::{BUCKET_BITS_MAX, bucket_among, parent_of, start_of};
 use super::link::{AtomicLink, Link, Order};
-use super::segments::{LEN_MAX, Segments};
-use super::slab::{Head, Node, Slab};
+use super::segments::Segments;
+use super::slab::{Node, Slab};
 use super::word::{End, State, Word};
 use super::{Access, PREFETCH_AHEAD, shielded};
 use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS};
@@ -41,10 +41,6 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed;
 
-/// There are never more buckets than an array holds.
-const BUCKET_BITS_MAX: u32 = NODE_BITS;
-const _: () =
-    assert!(1 << BUCKET_BITS_MAX <= LEN_MAX, "an array has room for all buckets, and a link for their numbers");
 /// Buckets for which memory is asked at once: a large page of them.
 const POPULATED: u32 = 1 << 18;
 /// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.
@@ -54,28 +50,6 @@ const SEAL_PREFETCH_AHEAD: u32 = 16;
 /// to a bucket is faster, at 8 bytes a bucket.
 fn is_full(bits: u32, node_count: u32) -> bool {
     bits < BUCKET_BITS_MAX && u64::from(node_count) * 4 > 3 << bits
-}
-
-/// Of `1 << bits` buckets, the one in whose range `hash` lies.
-///
-/// Bucket 0 begins with hash 0. The bucket with n bits, of which all behind the leading one are x, begins with the hash whose n first
-/// bits are x and a 1, and all others 0.
-#[inline]
-fn bucket_among(bits: u32, hash: u32) -> u32 {
-    let start = hash & (u32::MAX << (u32::BITS - bits));
-    // The leading bit stands for the one that no hash has room for: so 0 begins bucket 0.
-    let path = 1 << u32::BITS | u64::from(start);
-    (path >> path.trailing_zeros() >> 1) as u32
-}
-
-/// The hash with which a bucket begins.
-fn start_of(bucket: u32) -> u32 {
-    ((2 * u64::from(bucket) + 1) << bucket.leading_zeros()) as u32
-}
-
-/// The bucket that a bucket was split from: the one before it when it was new.
-fn parent_of(bucket: u32) -> u32 {
-    bucket >> bucket.trailing_zeros() >> 1
 }
 
 /// Where a key belongs: the order of its nodes, and the bucket to start from. If the index doubles after it was asked for, the way from
@@ -216,7 +190,7 @@ impl Index {
 
     /// Asks the processor for what the bucket, which should be in the cache by now, leads to; if that may be the key's own node, for
     /// all of it.
-    pub(super) fn prefetch_neighbour<K, V>(&self, slab: &Slab<K, V>, spot: Spot<'_>)
+    pub(super) fn prefetch_behind<K, V>(&self, slab: &Slab<K, V>, spot: Spot<'_>)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
@@ -431,7 +405,7 @@ impl Index {
         self.ancestor(bucket)
     }
 
-    /// The nearest usable bucket before `bucket` that it was split from, or its parent.
+    /// The nearest usable one of those that `bucket` comes from: its parent, that one's parent, and so on.
     fn ancestor(&self, mut bucket: u32) -> &AtomicLink {
         loop {
             // Bucket 0 is usable from the start, so this ends.
@@ -529,23 +503,19 @@ where
 {
     let mut position = front;
     while position.link.continues_run(order) {
-        let number = position.link.index();
-        let head = slab.head(number);
-        let word = head.word.load();
+        let node = slab.node(position.link.index());
+        let word = node.head.word.load();
         // SAFETY: reached in the index, under the guard that the caller of `find` holds.
-        let is_ours = || unsafe { head.with_key(is_key) };
+        let is_ours = || unsafe { node.head.with_key(is_key) };
         match word.state() {
-            State::Pending | State::Firing if is_ours() => {
-                let node = Node { number, head, tail: slab.tail(number) };
-                return Search::Found(Found { node, word, position });
-            }
+            State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
             State::Tentative if is_ours() => {
-                resolve(slab, number, head, order);
+                resolve(slab, node, order);
                 return Search::Again;
             }
             _ => {}
         }
-        position = Position { at: &head.next, link: head.next.load() };
+        position = Position { at: &node.head.next, link: node.head.next.load() };
     }
     Search::Absent
 }
@@ -556,36 +526,36 @@ fn unlink(position: Position<'_>, next: Link) -> bool {
     !position.link.is_marked() && position.at.swing(position.link, next.target())
 }
 
-/// Ends every older timer of the tentative node's key in its name, then publishes it.
-fn resolve<K, V>(slab: &Slab<K, V>, number: u32, head: &Head<K>, order: Order)
+/// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
+fn resolve<K, V>(slab: &Slab<K, V>, node: Node<'_, K, V>, order: Order)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let mut link = head.next.load();
+    let mut link = node.head.next.load();
     while link.continues_run(order) {
-        supersede(slab, link.index(), number, order);
-        link = slab.head(link.index()).next.load();
+        let older = slab.node(link.index());
+        supersede(slab, older, node, order);
+        link = older.head.next.load();
     }
-    head.word.publish();
+    node.head.word.publish();
 }
 
 /// Ends `older` in the name of `newer` if it is a timer of the same key.
-fn supersede<K, V>(slab: &Slab<K, V>, older: u32, newer: u32, order: Order)
+fn supersede<K, V>(slab: &Slab<K, V>, older: Node<'_, K, V>, newer: Node<'_, K, V>, order: Order)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let head = slab.head(older);
-    let word = &head.word;
+    let word = &older.head.word;
     loop {
         let seen = word.load();
         match seen.state() {
             State::Dead | State::Replaced => return,
-            _ if !same_key(slab, older, newer) => return,
+            _ if !same_key(older, newer) => return,
             // As deep as there are threads that schedule this key at this moment.
-            State::Tentative => resolve(slab, older, head, order),
-            State::Pending if word.replace(seen, newer).is_ok() => return,
+            State::Tentative => resolve(slab, older, order),
+            State::Pending if word.replace(seen, newer.number).is_ok() => return,
             // Its value is in use: whoever runs the callback finds that it has ended, and takes it out of the list.
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
             State::Pending | State::Firing => {}
@@ -601,20 +571,16 @@ where
     V: Send + 'static,
 {
     if in_run {
-        resolve(slab, node.number, node.head, spot.order());
+        resolve(slab, node, spot.order());
     } else {
         node.head.word.publish();
     }
 }
 
 /// Keys that panic when compared count as different here: whoever helps must not be left half way.
-fn same_key<K, V>(slab: &Slab<K, V>, a: u32, b: u32) -> bool
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
+fn same_key<K: Eq, V>(a: Node<'_, K, V>, b: Node<'_, K, V>) -> bool {
     // SAFETY: both nodes were reached in the index under the caller's guard.
-    let compare = || unsafe { slab.head(a).with_key(|a| slab.head(b).with_key(|b| a == b)) };
+    let compare = || unsafe { a.head.with_key(|a| b.head.with_key(|b| a == b)) };
     shielded(compare).unwrap_or(false)
 }
 
@@ -659,13 +625,13 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let head = slab.head(node);
-    let word = &head.word;
+    let node = slab.node(node);
+    let word = &node.head.word;
     loop {
         let seen = word.load();
         match seen.state() {
             State::Dead | State::Replaced => return None,
-            State::Tentative => resolve(slab, node, head, order),
+            State::Tentative => resolve(slab, node, order),
             State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return None,
             State::Pending | State::Firing => {}
@@ -673,26 +639,10 @@ where
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use super::super::link::HASH_MAX;
     use super::*;
 
-    #[test]
-    fn a_hash_belongs_to_the_last_bucket_that_begins_at_or_before_it() {
-        for bits in [1, 2, 5, 11] {
-            let mut starts: Vec<(u32, u32)> = (0..1 << bits).map(|bucket| (start_of(bucket), bucket)).collect();
-            starts.sort_unstable();
-            let width = 1 << (u32::BITS - bits);
-            for (place, &(start, bucket)) in (0..).zip(&starts) {
-                assert_eq!(start, place * width, "the buckets divide the hashes evenly");
-                assert!([0, 1, width - 1].iter().all(|behind| bucket_among(bits, start + behind) == bucket));
-            }
-        }
-        assert_eq!(bucket_among(BUCKET_BITS_MAX, HASH_MAX), (1 << BUCKET_BITS_MAX) - 1);
-    }
-
-    #[cfg(not(feature = "loom"))]
     #[test]
     fn timers_where_a_bucket_begins_are_found_before_and_after_it_is_linked_in() {
         use super::super::{Due, Repeats, Shard, Tick};
@@ -713,14 +663,6 @@ mod tests {
             let spot = shard.spot(start_of(bucket));
             assert_eq!(shard.cancel(spot, |&key| key == bucket, &access), Some(bucket));
             assert!(!is_there(bucket));
-        }
-    }
-
-    #[test]
-    fn a_bucket_is_split_from_the_one_that_had_its_hashes() {
-        assert_eq!(parent_of(1), 0);
-        for bucket in (2..5_000).chain([(1 << BUCKET_BITS_MAX) - 1]) {
-            assert_eq!(parent_of(bucket), bucket_among(bucket.ilog2(), start_of(bucket)));
         }
     }
 }

@@ -15,6 +15,7 @@
 //! and destructor. Time comes in as [`Tick`]s.
 
 mod alarm;
+mod bucket;
 mod chain;
 mod fetch;
 mod hint;
@@ -185,7 +186,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Asks the processor for what comes behind that, which should be in the cache by now.
     #[inline]
     pub(crate) fn prefetch_behind(&self, spot: Spot<'_>) {
-        self.index.prefetch_neighbour(&self.slab, spot);
+        self.index.prefetch_behind(&self.slab, spot);
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
