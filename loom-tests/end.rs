@@ -125,7 +125,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     let ordinal = ordinal(0);
     let access = Access::new(&ordinal);
     let claim = if parameter() == 0 {
-        world.shard.claim_this(timer, Purpose::TakeOut, Tick(TICK_0), &access)
+        world.shard.claim_this(timer, Purpose::TakeOut, &access)
     } else {
         let due = Tick(TICK_0 + 5);
         match world.shard.look(Hint::new(due, timer.node), due, &access) {
@@ -133,13 +133,14 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
             _ => None,
         }
     };
-    let (claimed, value, _) = claim.expect("nothing else ends it").into_parts();
-    let node = claimed.node();
+    let claim = claim.expect("nothing else ends it");
+    let node = claim.node();
     drop(access);
     let goer = spawn({
         let world = world.clone();
         move || world.go()
     });
+    let (claimed, value) = world.shard.take_value(claim);
     outcome((value.name, world.shard.with_claimed_key(&claimed, |_| ())));
     world.shard.finish(claimed, &Access::new(&ordinal));
     // SAFETY: no call uses a key, and the timer is finished.

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BuildError;
 use crate::executor::Executor;
-use crate::fanout::Runner;
+use crate::expired::Runner;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::manual::ManualClock;

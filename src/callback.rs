@@ -2,14 +2,12 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
-use crate::fanout::Runner;
-use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, Due, Fired, Period, Tick};
+use crate::expired::Batch;
+use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// What the callback of [`build_rearming`](crate::Builder::build_rearming) answers: whether its timer comes back.
@@ -31,17 +29,6 @@ pub(crate) enum Callback<K, V> {
 }
 /// The user's code for a callback's panic.
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
-
-/// One expired timer on its way to its callback.
-pub(crate) struct Expiry<V> {
-    /// Gone when the timer has come back.
-    pub(crate) node: Option<ClaimedNode>,
-    /// Taken when the callback runs.
-    pub(crate) value: Option<V>,
-    pub(crate) due: Option<Tick>,
-    pub(crate) is_due: IsDue,
-    pub(crate) repeats: bool,
-}
 
 /// Whether timers fire because it is time; else they have no lateness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,56 +70,50 @@ pub(crate) fn drop_quietly<T>(dropped: T) {
     quietly(|| drop(dropped));
 }
 
-impl<V> Expiry<V> {
-    pub(crate) fn new(claim: Claim<V>, is_due: IsDue) -> Self {
-        let repeats = claim.repeats;
-        let (node, value, due) = claim.into_parts();
-        Self { node: Some(node), value: Some(value), due, is_due, repeats }
-    }
-}
-
-/// Runs the callback of one timer; whatever it does, the next one runs too.
-pub(crate) fn run_one<K, V>(core: &Core<K, V>, runner: &Runner<K, V>, shard: usize, expiry: &mut Expiry<V>)
+/// Runs the callback of one timer; whatever it does, the next one runs too. `Some`: the timer repeats, and this is its value.
+pub(crate) fn run_one<K, V>(
+    batch: &Batch<K, V>,
+    node: &ClaimedNode,
+    mut value: V,
+    repeats: bool,
+) -> Option<(V, Comeback)>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let Some(mut value) = expiry.value.take() else { return };
-    // Relaxed: a count.
-    core.reports[shard].waiting.fetch_sub(1, Relaxed);
-    let node = expiry.node.as_ref().expect("it is given up after the run only");
-    let comeback = match &runner.callback {
-        Callback::Plain(callback) if !expiry.repeats => {
-            return call(core, runner, shard, node, |key| callback(key, value));
+    let comeback = match &batch.runner.callback {
+        Callback::Plain(callback) if !repeats => {
+            call(batch, node, |key| callback(key, value));
+            return None;
         }
         Callback::Plain(callback) => {
-            let copy = core.shards[shard].with_period(node, |period| period.copy);
-            call(core, runner, shard, node, |key| callback(key, copy(&value)));
+            let copy = batch.shard().with_period(node, |period| period.copy);
+            call(batch, node, |key| callback(key, copy(&value)));
             Comeback::AtItsRate
         }
         Callback::Rearming(callback) => {
             let mut next = Next::Done;
-            call(core, runner, shard, node, |key| next = callback(key, &mut value));
+            call(batch, node, |key| next = callback(key, &mut value));
             Comeback::AsAnswered(next)
         }
     };
-    if expiry.repeats {
-        come_back(core, shard, expiry, value, comeback);
-    } else {
-        drop_quietly(value);
+    if repeats {
+        return Some((value, comeback));
     }
+    drop_quietly(value);
+    None
 }
 
 /// Calls user code with the key of a claimed timer; what it throws is counted, and goes to the user's hook.
-fn call<K, V>(core: &Core<K, V>, runner: &Runner<K, V>, shard: usize, node: &ClaimedNode, run: impl FnOnce(&K))
+fn call<K, V>(batch: &Batch<K, V>, node: &ClaimedNode, run: impl FnOnce(&K))
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    core.shards[shard].with_claimed_key(node, |key| {
+    batch.shard().with_claimed_key(node, |key| {
         let Err(payload) = guarded(|| run(key)) else { return };
-        core.counters.add(&thread::ordinal(), Event::CallbackPanicked, 1);
-        let handled = match &runner.on_panic {
+        batch.core.counters.add(&thread::ordinal(), Event::CallbackPanicked, 1);
+        let handled = match &batch.runner.on_panic {
             Some(on_panic) => guarded(|| on_panic(key, payload)),
             None => Err(payload),
         };
@@ -150,31 +131,38 @@ pub(crate) enum Comeback {
     AsAnswered(Next),
 }
 
-/// After the callback of a timer that repeats: it is pending again, or has ended.
-pub(crate) fn come_back<K, V>(core: &Core<K, V>, shard: usize, expiry: &mut Expiry<V>, value: V, comeback: Comeback)
+/// After the callback of a timer that repeats and was due at `due`: it is pending again, or has ended, and is to be finished.
+pub(crate) fn come_back<K, V>(
+    batch: &Batch<K, V>,
+    node: ClaimedNode,
+    value: V,
+    due: Option<Tick>,
+    comeback: Comeback,
+) -> Option<ClaimedNode>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let Some(node) = expiry.node.take() else { return };
-    let (clock, shard) = (&core.clock, &core.shards[shard]);
+    let core = &batch.core;
+    let (clock, shard) = (&core.clock, batch.shard());
     let now = clock.now().max(clock.start_of(shard.hand()));
     let next = match comeback {
         Comeback::AsAnswered(Next::Done) => None,
         Comeback::AsAnswered(Next::After(delay)) => Some(clock.due_after(now, delay, shard.hand())),
-        Comeback::AtItsRate => {
-            Some(shard.with_period(&node, |period| next_run(clock, period, expiry.due, expiry.is_due, now)))
-        }
+        Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, due, batch.is_due, now))),
     };
     let ordinal = thread::ordinal();
     // Not under our guard: the value's destructor is the user's.
     let fired = shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal));
     match fired {
-        Fired::Rearmed => core.counters.add(&ordinal, Event::Rearmed, 1),
+        Fired::Rearmed => {
+            core.counters.add(&ordinal, Event::Rearmed, 1);
+            None
+        }
         Fired::Ended(node, value) => {
-            expiry.node = Some(node);
             core.capacity.give(&ordinal, 1);
             drop_quietly(value);
+            Some(node)
         }
     }
 }

@@ -46,9 +46,11 @@ mod error;
 #[cfg(target_os = "linux")]
 mod event;
 mod executor;
+mod expired;
 mod fanout;
 mod flags;
 mod growth;
+mod handout;
 mod lateness;
 mod manual;
 mod periodic;

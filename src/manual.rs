@@ -1,7 +1,7 @@
 //! A clock that the user moves: the workers without their threads.
 
 use crate::clock::Nanos;
-use crate::fanout::Runner;
+use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
 use crate::worker::{Left, Worker};

@@ -5,7 +5,7 @@ use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
 use crate::close::Close;
 use crate::error::BuildError;
-use crate::fanout::Runner;
+use crate::expired::Runner;
 use crate::service::Core;
 use crate::worker::{Left, Worker};
 use core_affinity::CoreId;

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::Event;
 use crate::error::ScheduleError;
-use crate::fanout::Runner;
+use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Tick};
 use crate::stats::Stats;
@@ -298,7 +298,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return false;
         }
         let (shard, ordinal) = (place.shard, thread::ordinal());
-        let claim = shard.claim(place.spot, |other| other.borrow() == key, shard.hand(), &Access::new(&ordinal));
+        let claim = shard.claim(place.spot, |other| other.borrow() == key, &Access::new(&ordinal));
         claim.map(|claim| self.0.core.fire(place.shard_number, claim)).is_some()
     }
 

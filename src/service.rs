@@ -5,7 +5,8 @@ use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
-use crate::fanout::{self, Runner};
+use crate::expired::Runner;
+use crate::fanout::hand_over;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
@@ -107,8 +108,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     /// Fires one claimed timer ahead of its time.
-    pub(crate) fn fire(self: &Arc<Self>, shard: u32, claim: Claim<V>) {
-        fanout::hand_over(self, shard as usize, &mut vec![claim], IsDue::No, None);
+    pub(crate) fn fire(self: &Arc<Self>, shard: u32, claim: Claim) {
+        hand_over(self, shard as usize, vec![claim], IsDue::No, None);
     }
 
     /// Takes out what is pending now and hands each pair to `each`.
@@ -140,11 +141,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn drain_one(&self, shard: &Shard<K, V>, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let ordinal = thread::ordinal();
-        let Some(claim) = shard.claim_this(timer, Purpose::TakeOut, shard.hand(), &Access::new(&ordinal)) else {
+        let Some(claim) = shard.claim_this(timer, Purpose::TakeOut, &Access::new(&ordinal)) else {
             return false;
         };
         self.count_end(&ordinal, Event::Drained);
-        let (node, value, _) = claim.into_parts();
+        let (node, value) = shard.take_value(claim);
         // Finishes the timer even if `each` panics.
         let node = scopeguard(node, |node| shard.finish(node, &Access::new(&ordinal)));
         shard.with_claimed_key(node.get(), |key| each(key, value));
@@ -179,12 +180,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     /// Seals all shards; the timers that were pending, per shard. User code runs only after that.
-    fn seal(&self) -> Vec<Vec<Claim<V>>> {
+    fn seal(&self) -> Vec<Vec<Claim>> {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
         let seal = |shard: &Shard<K, V>| {
             let mut claims = Vec::new();
-            shard.seal(self.clock.tick_at(self.clock.now()).max(shard.hand()), |claim| claims.push(claim));
+            shard.seal(|claim| claims.push(claim));
             claims
         };
         let pending = self.shards.iter().map(seal).collect();
@@ -192,30 +193,26 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         pending
     }
 
-    fn discard(&self, shard: usize, claims: Vec<Claim<V>>) -> usize {
+    fn discard(&self, shard: usize, claims: Vec<Claim>) -> usize {
         let count = claims.len();
         let ordinal = thread::ordinal();
         self.counters.add(&ordinal, Event::Discarded, count as u64);
         let shard = &self.shards[shard];
-        let mut claims = claims.into_iter();
-        while let Some(claim) = claims.next() {
-            if let Some(ahead) = claims.as_slice().get(PREFETCH_AHEAD) {
-                shard.prefetch_node(ahead.node());
-            }
-            let (node, value, _) = claim.into_parts();
+        for_each_ahead(shard, claims, |claim| {
+            let (node, value) = shard.take_value(claim);
             drop_quietly(value);
             shard.finish(node, &Access::new(&ordinal));
-        }
+        });
         count
     }
 
-    fn fire_now(self: &Arc<Self>, shard: usize, mut claims: Vec<Claim<V>>) -> usize {
+    fn fire_now(self: &Arc<Self>, shard: usize, claims: Vec<Claim>) -> usize {
         let count = claims.len();
-        fanout::hand_over(self, shard, &mut claims, IsDue::No, None);
+        hand_over(self, shard, claims, IsDue::No, None);
         count
     }
 
-    fn give_back(&self, shard: usize, claims: Vec<Claim<V>>, closed: &mut Closed<K, V>) {
+    fn give_back(&self, shard: usize, claims: Vec<Claim>, closed: &mut Closed<K, V>) {
         if claims.is_empty() {
             return;
         }
@@ -229,16 +226,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         }
         let ordinal = thread::ordinal();
         self.counters.add(&ordinal, Event::Returned, claims.len() as u64);
-        let now = self.clock.now();
-        for claim in claims {
-            let (claimed, value, due) = claim.into_parts();
-            let node = claimed.node();
-            self.shards[shard].finish(claimed, &Access::new(&ordinal));
+        let (now, shard) = (self.clock.now(), &self.shards[shard]);
+        for_each_ahead(shard, claims, |claim| {
+            let (node, due) = (claim.node(), claim.due(shard.hand()));
+            let (claimed, value) = shard.take_value(claim);
+            shard.finish(claimed, &Access::new(&ordinal));
             // SAFETY: all readers of these keys have gone, see above, and no new ones come.
-            let key = unsafe { self.shards[shard].take_key(node) };
+            let key = unsafe { shard.take_key(node) };
             let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
             closed.returned.push((key, value, self.clock.until(due, now)));
-        }
+        });
     }
 
     /// Ends what is still pending, and drops its values.
@@ -271,10 +268,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 /// Timers whose callbacks were still on their way when the scheduler went drop their keys themselves.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// `nodes` are finished.
-    pub(crate) fn drop_keys_of(&self, shard: usize, nodes: impl Iterator<Item = u32>) {
-        if self.abandoned.is_set() {
+    pub(crate) fn drop_keys_of(&self, shard: usize, nodes: &[u32]) {
+        if !nodes.is_empty() && self.abandoned.is_set() {
             // SAFETY: the flag says that nobody looks a key up any more.
-            nodes.for_each(|node| unsafe { self.shards[shard].drop_key(node) });
+            nodes.iter().for_each(|&node| unsafe { self.shards[shard].drop_key(node) });
         }
     }
 }
@@ -283,6 +280,21 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Core<K, V> {
     fn drop(&mut self) {
         // SAFETY: `&mut self`: no call and no callback is under way.
         unsafe { self.drop_leftover_keys() };
+    }
+}
+
+/// Calls `each` for each of a sealed shard's timers; their memory is asked for ahead.
+fn for_each_ahead<K, V>(shard: &Shard<K, V>, claims: Vec<Claim>, mut each: impl FnMut(Claim))
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let mut claims = claims.into_iter();
+    while let Some(claim) = claims.next() {
+        if let Some(ahead) = claims.as_slice().get(PREFETCH_AHEAD) {
+            shard.prefetch_node(ahead.node());
+        }
+        each(claim);
     }
 }
 

@@ -110,12 +110,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return false;
         }
-        let claim = self.shard().claim_this(
-            self.identity,
-            Purpose::Fire,
-            self.shard().hand(),
-            &Access::new(&thread::ordinal()),
-        );
+        let claim = self.shard().claim_this(self.identity, Purpose::Fire, &Access::new(&thread::ordinal()));
         claim.map(|claim| self.core().fire(self.shard, claim)).is_some()
     }
 

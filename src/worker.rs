@@ -12,6 +12,7 @@ use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -63,7 +64,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Hints that are due, or swept, before they are looked at.
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
-    claims: Vec<Claim<V>>,
+    claims: Vec<Claim>,
     /// What has been handed over and may need help.
     watch: Watch<K, V>,
     sweeping: bool,
@@ -76,7 +77,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<CallbackThread>) -> Self {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
-        let (due, claims) = (Vec::with_capacity(STEP_MAX), Vec::with_capacity(STEP_MAX));
+        let due = Vec::with_capacity(STEP_MAX);
         Self {
             core,
             index,
@@ -85,7 +86,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             now: Nanos(0),
             last_reading: Nanos(0),
             due,
-            claims,
+            claims: Vec::new(),
             watch: Watch::new(first),
             sweeping: false,
             fired: 0,
@@ -199,8 +200,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     fn hand_over(&mut self) {
+        if self.claims.is_empty() {
+            return;
+        }
         self.fired += self.claims.len();
-        hand_over(&self.core, self.index, &mut self.claims, IsDue::Yes, Some(&mut self.watch));
+        let room = Vec::with_capacity(self.claims.len());
+        let claims = mem::replace(&mut self.claims, room);
+        hand_over(&self.core, self.index, claims, IsDue::Yes, Some(&mut self.watch));
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are
@@ -241,7 +247,7 @@ fn file(wheel: &mut Slots<Hint>, due: &mut Vec<Hint>, hint: Hint, now: Tick) {
 }
 
 /// Looks at the timer behind a hint; the hint to file instead, if it is due later.
-fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, access: &Access, claims: &mut Vec<Claim<V>>) -> Option<Hint>
+fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, access: &Access, claims: &mut Vec<Claim>) -> Option<Hint>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,

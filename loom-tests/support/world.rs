@@ -225,8 +225,8 @@ impl<K: Named> World<K> {
     /// Claims a timer ahead of its time, for its callback.
     pub(crate) fn fire_now(&self, thread: u32, timer: Identity) -> Run {
         let ordinal = ordinal(thread);
-        let claim = self.shard.claim_this(timer, Purpose::Fire, Tick(TICK_0), &Access::new(&ordinal));
-        let (node, value, _) = claim.expect("it is pending").into_parts();
+        let claim = self.shard.claim_this(timer, Purpose::Fire, &Access::new(&ordinal));
+        let (node, value) = self.shard.take_value(claim.expect("it is pending"));
         Run { node, value }
     }
 
@@ -293,13 +293,13 @@ impl<K: Named> World<K> {
 
     pub(crate) fn seal_as(&self, thread: u32) -> Vec<u32> {
         let mut claims = Vec::new();
-        self.shard.seal(Tick(TICK_0), |claim| claims.push(claim));
+        self.shard.seal(|claim| claims.push(claim));
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
         claims
             .into_iter()
             .map(|claim| {
-                let (node, value, _) = claim.into_parts();
+                let (node, value) = self.shard.take_value(claim);
                 self.shard.finish(node, &access);
                 value.name
             })
@@ -373,8 +373,8 @@ impl Worker {
                 }
                 Look::Expired(claim) => {
                     let repeats = claim.repeats;
-                    let (node, value, due) = claim.into_parts();
-                    let due = due.expect("what expires has a deadline");
+                    let due = claim.due(now).expect("what expires has a deadline");
+                    let (node, value) = shard.take_value(claim);
                     assert!(due <= now, "fired early");
                     let key = shard.with_claimed_key(&node, |key| key.name);
                     self.firings.push(Firing { key, value: value.name, due: due.0 - TICK_0, at: tick });

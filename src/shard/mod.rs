@@ -107,15 +107,13 @@ pub(crate) enum Refused<K, V> {
     Sealed(K, V),
 }
 
-/// A timer that somebody claimed. Its key is still in its node, until `Shard::finish`.
+/// A timer that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
 #[derive(Debug)]
-pub(crate) struct Claim<V> {
+pub(crate) struct Claim {
     node: ClaimedNode,
-    pub(crate) value: V,
-    /// When it was due; `None` is never.
-    pub(crate) due: Option<Tick>,
     /// It may come back: `fired` follows, and `finish` only if that says so.
     pub(crate) repeats: bool,
+    deadline: Deadline,
 }
 
 /// Why a timer is claimed.
@@ -138,9 +136,9 @@ pub(crate) enum Fired<V> {
 
 /// What became of a hint.
 #[derive(Debug)]
-pub(crate) enum Look<V> {
+pub(crate) enum Look {
     /// The timer was due: it is the worker's now.
-    Expired(Claim<V>),
+    Expired(Claim),
     /// It is due later: look again then.
     Later(Hint),
     /// Nothing to do.
@@ -302,18 +300,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
-    pub(crate) fn claim(
-        &self,
-        spot: Spot<'_>,
-        is_key: impl Fn(&K) -> bool,
-        now: Tick,
-        access: &Access,
-    ) -> Option<Claim<V>> {
+    pub(crate) fn claim(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
         while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if !word.is_pending() {
                 return None;
             }
-            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, now, access) {
+            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, access) {
                 return Some(claim);
             }
         }
@@ -321,46 +313,36 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// As `claim`, of a timer that is known by its identity.
-    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, now: Tick, access: &Access) -> Option<Claim<V>> {
+    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, access: &Access) -> Option<Claim> {
         while let Some((node, word)) = self.pending(timer) {
-            if let Some(claim) = self.try_claim(node, word, purpose, now, access) {
+            if let Some(claim) = self.try_claim(node, word, purpose, access) {
                 return Some(claim);
             }
         }
         None
     }
 
-    fn try_claim(
-        &self,
-        node: Node<'_, K, V>,
-        seen: Word,
-        purpose: Purpose,
-        now: Tick,
-        access: &Access,
-    ) -> Option<Claim<V>> {
-        let word = &node.head.word;
+    fn try_claim(&self, node: Node<'_, K, V>, seen: Word, purpose: Purpose, access: &Access) -> Option<Claim> {
         match purpose {
-            Purpose::Fire => word.claim(seen).ok()?,
-            Purpose::TakeOut => word.kill(seen, End::KeyInUse).ok()?,
+            Purpose::Fire => node.head.word.claim(seen).ok()?,
+            Purpose::TakeOut => node.head.word.kill(seen, End::KeyInUse).ok()?,
         }
         let repeats = purpose == Purpose::Fire && seen.repeats();
-        Some(self.take_claimed(node, seen.deadline(), repeats, now, access))
+        Some(self.claimed(node, seen, repeats, access))
     }
 
-    /// The value of a timer that we have just claimed. Unless it may come back, its node leaves the index: the place is free
-    /// before the callback runs.
-    fn take_claimed(
-        &self,
-        node: Node<'_, K, V>,
-        deadline: Deadline,
-        repeats: bool,
-        now: Tick,
-        access: &Access,
-    ) -> Claim<V> {
-        // SAFETY: we ended it, or turned it from pending to firing, and come here once.
-        let value = unsafe { node.tail.take_value() };
+    /// A timer that we have just claimed, and whose word was `seen`. Unless it may come back, its node leaves the index: the place
+    /// is free before the callback runs.
+    fn claimed(&self, node: Node<'_, K, V>, seen: Word, repeats: bool, access: &Access) -> Claim {
         let unlinked = !repeats && self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
-        Claim { node: ClaimedNode { node: node.number, unlinked }, value, due: deadline.tick(now), repeats }
+        Claim { node: ClaimedNode { node: node.number, unlinked }, repeats, deadline: seen.deadline() }
+    }
+
+    /// Takes the value of a claimed timer; what is left is the right to its key.
+    pub(crate) fn take_value(&self, claim: Claim) -> (ClaimedNode, V) {
+        // SAFETY: a `Claim` stands for a timer that was ended, or turned from pending to firing, by whoever made it, and is used up here.
+        let value = unsafe { self.slab.tail(claim.node.node).take_value() };
+        (claim.node, value)
     }
 
     /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
@@ -456,13 +438,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// The worker's look because of a hint that it takes out of the wheel, due or not: rules 2 and 3 of `hint.rs`.
-    pub(crate) fn look(&self, hint: Hint, now: Tick, access: &Access) -> Look<V> {
+    pub(crate) fn look(&self, hint: Hint, now: Tick, access: &Access) -> Look {
         let node = self.slab.node(hint.node());
         let promise = node.head.promise.withdraw(hint.tick(now));
         match node.head.word.look(now) {
-            Sight::Claimed(word) => {
-                Look::Expired(self.take_claimed(node, word.deadline(), word.repeats(), now, access))
-            }
+            Sight::Claimed(word) => Look::Expired(self.claimed(node, word, word.repeats(), access)),
             Sight::Nothing => Look::Nothing,
             Sight::Later(deadline) => match deadline.tick(now) {
                 None => Look::Nothing,
@@ -489,9 +469,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             })
     }
 
-    /// Asks the processor for a node's head.
+    /// Asks the processor for all of a node.
     pub(crate) fn prefetch_node(&self, node: u32) {
         self.slab.prefetch(node);
+        self.slab.prefetch_tail(node);
     }
 
     /// Runs `read` on the key of a claimed timer.
@@ -590,16 +571,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
-    pub(crate) fn seal(&self, now: Tick, mut each: impl FnMut(Claim<V>)) {
+    pub(crate) fn seal(&self, mut each: impl FnMut(Claim)) {
         self.index.seal(&self.slab, |node, word| {
-            // SAFETY: `seal` ended it for us, and hands it over once.
-            let value = unsafe { self.slab.tail(node).take_value() };
-            each(Claim {
-                node: ClaimedNode { node, unlinked: false },
-                value,
-                due: word.deadline().tick(now),
-                repeats: false,
-            });
+            each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
         });
     }
 
@@ -699,14 +673,14 @@ pub(crate) struct ClaimedNode {
     unlinked: bool,
 }
 
-impl<V> Claim<V> {
+impl Claim {
     pub(crate) fn node(&self) -> u32 {
         self.node.node
     }
 
-    /// Splits off the right to the key.
-    pub(crate) fn into_parts(self) -> (ClaimedNode, V, Option<Tick>) {
-        (self.node, self.value, self.due)
+    /// When it was due; `None` is never. `near` is any tick within 2^58 of that.
+    pub(crate) fn due(&self, near: Tick) -> Option<Tick> {
+        self.deadline.tick(near)
     }
 }
 

@@ -1,0 +1,83 @@
+//! A list whose items go one by one to whoever asks for the next, each to one thread.
+//!
+//! All of them are there before anybody asks. So it takes one count, where a queue has a mark for each place as well; and a thread
+//! that is stopped holds up nobody.
+
+use std::mem::needs_drop;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub(crate) struct Handout<T> {
+    /// Those that have been handed out as well: nothing is written to them.
+    items: Vec<T>,
+    /// How many were asked for; at last a few more than there are.
+    asked: AtomicUsize,
+}
+
+impl<T: Send> Handout<T> {
+    /// Of items that nobody misses if they are not asked for.
+    pub(crate) fn new(items: Vec<T>) -> Self {
+        const { assert!(!needs_drop::<T>(), "an item would be dropped here and by whoever has it") };
+        Self { items, asked: AtomicUsize::new(0) }
+    }
+
+    /// How many nobody has asked for.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        // Relaxed: a count.
+        self.items.len().saturating_sub(self.asked.load(Relaxed))
+    }
+
+    /// The next item, for this caller alone.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<T> {
+        // However often threads ask in vain, they never count it round.
+        if self.len() == 0 {
+            return None;
+        }
+        // Relaxed: whoever has the list has its items; the count only says which is whose.
+        let item = self.items.get(self.asked.fetch_add(1, Relaxed))?;
+        // SAFETY: the count tells no two calls the same place, so it is moved out once; what stays has nothing to drop.
+        Some(unsafe { ptr::read(item) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn items_come_in_their_order() {
+        let list = Handout::new(vec!['a', 'b', 'c']);
+        assert_eq!((list.len(), list.take(), list.len()), (3, Some('a'), 2));
+        assert_eq!([list.take(), list.take(), list.take()], [Some('b'), Some('c'), None]);
+    }
+
+    #[test]
+    fn who_asks_in_vain_changes_nothing() {
+        let list = Handout::new(vec![1]);
+        assert_eq!(list.take(), Some(1));
+        assert!((0..10).all(|_| list.take().is_none() && list.len() == 0));
+        assert_eq!(list.asked.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn each_goes_to_one_thread() {
+        const ITEMS: usize = if cfg!(miri) { 100 } else { 1_000_000 };
+        let list = Handout::new((0..ITEMS).collect());
+        let take_all = || {
+            let mut taken = Vec::new();
+            while let Some(item) = list.take() {
+                taken.push(item);
+            }
+            taken
+        };
+        let mut taken = thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(take_all)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..ITEMS));
+    }
+}
