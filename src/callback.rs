@@ -2,7 +2,7 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
-use crate::expired::Batch;
+use crate::expired::{Batch, IsDue};
 use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
 use std::any::Any;
@@ -29,13 +29,6 @@ pub(crate) enum Callback<K, V> {
 }
 /// The user's code for a callback's panic.
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
-
-/// Whether timers fire because it is time; else they have no lateness.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum IsDue {
-    Yes,
-    No,
-}
 
 thread_local! {
     /// How many callbacks are running on this thread, one inside the other.

@@ -1,11 +1,11 @@
 //! Timers that have expired together, and what becomes of them: their callbacks run, and then they are finished.
 
-use crate::callback::{Callback, Comeback, IsDue, Next, PanicHook, come_back, drop_quietly, run_one};
+use crate::callback::{Callback, Comeback, Next, PanicHook, come_back, drop_quietly, run_one};
 use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
 use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, Shard, Tick};
+use crate::shard::{Access, Claim, ClaimedNode, PREFETCH_AHEAD, Shard, Tick};
 use crate::thread;
 use std::mem::needs_drop;
 use std::sync::Arc;
@@ -22,7 +22,14 @@ pub(crate) struct Runner<K, V> {
     pub(crate) executor: Executor,
 }
 
-/// Claimed timers of one shard, for any number of threads. However it ends, each of them is run once, or lost, and finished.
+/// Whether timers fire because it is time; else they have no lateness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IsDue {
+    Yes,
+    No,
+}
+
+/// Claimed timers of one shard, for any number of threads. Each of them is run, or lost with the batch, once; and then finished.
 pub(crate) struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) core: Arc<Core<K, V>>,
     pub(crate) runner: Arc<Runner<K, V>>,
@@ -41,7 +48,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         is_due: IsDue,
         claims: Vec<Claim>,
     ) -> Self {
-        let dues = if is_due == IsDue::Yes { dues(&claims, core.shards[shard_number].hand()) } else { Vec::new() };
+        let near = core.shards[shard_number].hand();
+        let due = |claim: &Claim| claim.due(near).filter(|_| is_due == IsDue::Yes);
+        let dues = runs(claims.iter().filter_map(due));
         Self { core, runner, shard_number, is_due, dues, waiting: Handout::new(claims) }
     }
 
@@ -68,11 +77,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     pub(crate) fn run(&self) {
         let mut taken = Taken::of(self);
         while let Some(claim) = self.take() {
-            taken.run(claim);
+            taken.end(claim, |node, value, repeats| run_one(self, node, value, repeats));
         }
     }
 
+    #[inline]
     fn take(&self) -> Option<Claim> {
+        // Whoever claimed what is due has just looked at it.
+        if self.is_due == IsDue::No
+            && let Some(ahead) = self.waiting.ahead(PREFETCH_AHEAD)
+        {
+            self.shard().prefetch_node(ahead.node());
+        }
         let claim = self.waiting.take()?;
         // Relaxed: a count.
         self.core.reports[self.shard_number].waiting.fetch_sub(1, Relaxed);
@@ -80,16 +96,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     }
 }
 
-/// When timers were due, and how many one after the other: neighbours mostly at the same time.
-fn dues(claims: &[Claim], near: Tick) -> Vec<(Tick, u64)> {
-    let mut dues: Vec<(Tick, u64)> = Vec::new();
-    for due in claims.iter().filter_map(|claim| claim.due(near)) {
-        match dues.last_mut() {
-            Some((last, count)) if *last == due => *count += 1,
-            _ => dues.push((due, 1)),
+/// How many are alike one after the other: deadlines mostly are.
+fn runs(ticks: impl Iterator<Item = Tick>) -> Vec<(Tick, u64)> {
+    let mut runs: Vec<(Tick, u64)> = Vec::new();
+    for tick in ticks {
+        match runs.last_mut() {
+            Some((last, count)) if *last == tick => *count += 1,
+            _ => runs.push((tick, 1)),
         }
     }
-    dues
+    runs
 }
 
 /// Timers that were not run (a custom executor dropped the job) drop their values here.
@@ -100,9 +116,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         }
         let mut taken = Taken::of(self);
         while let Some(claim) = self.take() {
-            taken.lose(claim);
+            self.core.counters.add(&thread::ordinal(), Event::CallbackLost, 1);
+            taken.end(claim, |_, value, repeats| lose(value, repeats));
         }
     }
+}
+
+/// Of a timer that is not run; one that repeats has ended, too.
+fn lose<V>(value: V, repeats: bool) -> Option<(V, Comeback)> {
+    if repeats {
+        return Some((value, Comeback::AsAnswered(Next::Done)));
+    }
+    drop_quietly(value);
+    None
 }
 
 /// What one thread has taken out of a batch: nodes whose keys are needed no more, but for the last one's while its callback runs.
@@ -116,33 +142,22 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)) }
     }
 
-    fn run(&mut self, claim: Claim) {
+    /// Does with a timer's value what `end` says; it answers when one that repeats is to come back.
+    fn end(&mut self, claim: Claim, end: impl FnOnce(&ClaimedNode, V, bool) -> Option<(V, Comeback)>) {
         if self.nodes.len() == UNFINISHED_MAX {
             self.finish();
         }
         let shard = self.batch.shard();
         let repeats = claim.repeats;
+        // The shard's hand is as near as anything: nobody keeps a batch for 2^58 ticks.
         let due = if repeats { claim.due(shard.hand()) } else { None };
         let (node, value) = shard.take_value(claim);
         // First ours, so that we finish it whatever happens.
         let place = self.nodes.len();
         self.nodes.push(node);
-        if let Some((value, comeback)) = run_one(self.batch, &self.nodes[place], value, repeats) {
-            let node = self.nodes.remove(place);
+        if let Some((value, comeback)) = end(&self.nodes[place], value, repeats) {
+            let node = self.nodes.pop().expect("it was pushed");
             self.nodes.extend(come_back(self.batch, node, value, due, comeback));
-        }
-    }
-
-    fn lose(&mut self, claim: Claim) {
-        let core = &self.batch.core;
-        core.counters.add(&thread::ordinal(), Event::CallbackLost, 1);
-        let repeats = claim.repeats;
-        let (node, value) = self.batch.shard().take_value(claim);
-        if repeats {
-            self.nodes.extend(come_back(self.batch, node, value, None, Comeback::AsAnswered(Next::Done)));
-        } else {
-            self.nodes.push(node);
-            drop_quietly(value);
         }
     }
 
@@ -161,5 +176,17 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Taken<'_, K, V> 
         if !self.nodes.is_empty() {
             self.finish();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_tell_each_tick_as_often_as_it_is_there() {
+        let ticks = |ticks: &[u64]| runs(ticks.iter().copied().map(Tick));
+        assert_eq!(ticks(&[7, 7, 8, 7]), [(Tick(7), 2), (Tick(8), 1), (Tick(7), 1)]);
+        assert_eq!(ticks(&[]), []);
     }
 }

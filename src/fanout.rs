@@ -7,12 +7,12 @@
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
 //! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
-use crate::callback::{IsDue, guarded};
+use crate::callback::guarded;
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
-use crate::expired::Batch;
+use crate::expired::{Batch, IsDue};
 use crate::service::Core;
 use crate::shard::Claim;
 use crate::thread;
@@ -41,11 +41,11 @@ struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batch: Arc<Batch<K, V>>,
 }
 
-/// Hands claimed timers of `shard` to the executor. The caller holds no `Access`, since callbacks may run right here.
+/// Hands claimed timers of one shard to the executor. The caller holds no `Access`, since callbacks may run right here.
 /// A worker keeps watch over what several threads may share.
 pub(crate) fn hand_over<K, V>(
     core: &Arc<Core<K, V>>,
-    shard: usize,
+    shard_number: usize,
     claims: Vec<Claim>,
     is_due: IsDue,
     mut watch: Option<&mut Watch<K, V>>,
@@ -59,14 +59,14 @@ pub(crate) fn hand_over<K, V>(
     let runner = core.runner.upgrade().expect("whoever claims timers holds the runner");
     let count = claims.len();
     // Relaxed: counts.
-    core.reports[shard].waiting.fetch_add(count as u64, Relaxed);
+    core.reports[shard_number].waiting.fetch_add(count as u64, Relaxed);
     let ordinal = thread::ordinal();
     core.counters.add(&ordinal, Event::Fired, count as u64);
     // One that may come back keeps its room.
     core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
     let has_first = watch.as_ref().is_some_and(|watch| watch.first.is_some());
     let mut give = |claims| {
-        let batch = Batch::new(Arc::clone(core), Arc::clone(&runner), shard, is_due, claims);
+        let batch = Batch::new(Arc::clone(core), Arc::clone(&runner), shard_number, is_due, claims);
         execute(Arc::new(batch), watch.as_deref_mut());
     };
     if has_first || count <= BATCH_MAX {
@@ -104,6 +104,7 @@ where
     V: Send + 'static,
 {
     let first = watch.as_ref().and_then(|watch| watch.first.as_ref());
+    // Nobody else has it yet.
     if batch.waiting() == 1 || first.is_none() && pool.current_num_threads() == 1 {
         return spawn(first, pool, move || batch.run_first());
     }

@@ -1,11 +1,11 @@
 //! What all handles, workers and jobs of one scheduler share, and the operations on it that name no key.
 
-use crate::callback::{IsDue, drop_quietly};
+use crate::callback::drop_quietly;
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
 use crate::counters::{Counters, Event};
-use crate::expired::Runner;
+use crate::expired::{IsDue, Runner};
 use crate::fanout::hand_over;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
@@ -108,8 +108,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     /// Fires one claimed timer ahead of its time.
-    pub(crate) fn fire(self: &Arc<Self>, shard: u32, claim: Claim) {
-        hand_over(self, shard as usize, vec![claim], IsDue::No, None);
+    pub(crate) fn fire(self: &Arc<Self>, shard_number: u32, claim: Claim) {
+        hand_over(self, shard_number as usize, vec![claim], IsDue::No, None);
     }
 
     /// Takes out what is pending now and hands each pair to `each`.

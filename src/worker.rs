@@ -3,10 +3,10 @@
 //! The same steps serve a thread of its own (`runtime.rs`) and the manual clock (`manual.rs`). The worker runs no user
 //! code, except with `Executor::Inline`, whose purpose that is.
 
-use crate::callback::IsDue;
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
+use crate::expired::IsDue;
 use crate::fanout::{Watch, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};

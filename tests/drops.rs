@@ -349,6 +349,31 @@ fn jobs_that_are_never_run() {
     maker.assert_all_gone();
 }
 
+/// Half of them run, the others are dropped; and a handle keeps the nodes all the time.
+#[test]
+fn jobs_that_outlive_the_scheduler() {
+    let (maker, kept, ran) = (Maker::default(), Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let (seen, count) = (Arc::clone(&kept), Arc::clone(&ran));
+    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let callback = move |key: &Name, value: Token| {
+        assert_eq!(key.text, text(value.id));
+        count.fetch_add(1, SeqCst);
+    };
+    let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+    let (_, timer) =
+        scheduler.schedule_with_handle(maker.key(COUNT), maker.value(COUNT), HOUR).expect("open and not full");
+    (0..COUNT).for_each(|id| drop(maker.schedule(&scheduler, id, HOUR)));
+    assert!((0..COUNT).all(|id| scheduler.expire_now(&*text(id))));
+    drop(scheduler);
+    assert_eq!((ran.load(SeqCst), maker.values.alive()), (0, COUNT as usize), "what is handed over has its value");
+    for (number, job) in lock(&kept).drain(..).enumerate() {
+        if number % 2 == 0 { job.run() } else { drop(job) }
+    }
+    assert_eq!(ran.load(SeqCst), COUNT as usize / 2);
+    maker.assert_all_gone();
+    assert!(!timer.is_pending());
+}
+
 /// Timers' handles keep neither keys nor values.
 #[test]
 fn while_a_handle_is_left() {

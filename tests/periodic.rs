@@ -380,13 +380,17 @@ fn a_dropped_job_ends_its_timers() {
     let alive = Arc::new(AtomicUsize::new(0));
     let (sender, jobs) = channel();
     let executor = Executor::custom(move |job| drop(sender.send(job)));
-    let scheduler =
-        Scheduler::builder().executor(executor).build_rearming(|_: &u32, _: &mut Counted| Next::After(MS)).unwrap();
+    let builder = Scheduler::builder().executor(executor).capacity(1);
+    let scheduler = builder.build_rearming(|_: &u32, _: &mut Counted| Next::Done).unwrap();
     scheduler.schedule_with(1, Counted::new(&alive), MS).unwrap();
     drop(jobs.recv().unwrap());
     assert_eq!(alive.load(SeqCst), 0);
     assert!(scheduler.is_empty());
     assert_eq!(scheduler.stats().callbacks_lost, 1);
+    // It has left its room to others.
+    assert!(scheduler.schedule_with(2, Counted::new(&alive), MS).unwrap().is_none());
+    jobs.recv().unwrap().run();
+    assert_eq!((alive.load(SeqCst), scheduler.len(), scheduler.stats().fired), (0, 0, 2));
 }
 
 /// Callers move, cancel and restart timers that keep coming back, on a pool: what was cancelled stays away, and every

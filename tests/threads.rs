@@ -421,6 +421,23 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
+/// A thread that is given a job is held up by what is in it.
+#[test]
+fn a_custom_executor_gets_a_few_hundred_timers_at_a_time() {
+    const TIMERS: u64 = 10_000;
+    let (jobs, ran) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (count, seen) = (Arc::clone(&jobs), Arc::clone(&ran));
+    let executor = Executor::custom(move |job| {
+        count.fetch_add(1, SeqCst);
+        job.run();
+    });
+    let builder = Scheduler::builder().shards(1).executor(executor);
+    let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    (0..TIMERS).for_each(|key| ignore(scheduler.schedule(key, HOUR)));
+    assert_eq!(scheduler.close(Close::FireNow).fired, TIMERS as usize);
+    assert_eq!((ran.load(SeqCst), jobs.load(SeqCst)), (TIMERS, TIMERS.div_ceil(256)));
+}
+
 /// `None` is the scheduler's own.
 fn with<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static>(executor: Option<Executor>) -> Builder<K, V> {
     executor.into_iter().fold(Scheduler::builder(), Builder::executor)

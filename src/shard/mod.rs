@@ -107,7 +107,8 @@ pub(crate) enum Refused<K, V> {
     Sealed(K, V),
 }
 
-/// A timer that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
+/// A timer of a shard that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
+#[must_use = "its value and its node would be lost"]
 #[derive(Debug)]
 pub(crate) struct Claim {
     node: ClaimedNode,
@@ -340,7 +341,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Takes the value of a claimed timer; what is left is the right to its key.
     pub(crate) fn take_value(&self, claim: Claim) -> (ClaimedNode, V) {
-        // SAFETY: a `Claim` stands for a timer that was ended, or turned from pending to firing, by whoever made it, and is used up here.
+        // SAFETY: a `Claim` stands for a timer of this shard that was ended, or turned from pending to firing, by whoever made it, and
+        // is used up here. (Who hands it on between threads orders that.)
         let value = unsafe { self.slab.tail(claim.node.node).take_value() };
         (claim.node, value)
     }
@@ -469,7 +471,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             })
     }
 
-    /// Asks the processor for all of a node.
+    /// Asks the processor for a node's head and tail.
     pub(crate) fn prefetch_node(&self, node: u32) {
         self.slab.prefetch(node);
         self.slab.prefetch_tail(node);
@@ -665,7 +667,8 @@ fn stop<K, V>(node: Node<'_, K, V>, seen: Word) -> Result<(), Word> {
     node.head.word.kill(seen, end)
 }
 
-/// A claimed timer that is not finished: the right to use its key.
+/// A claimed timer of a shard that is not finished: the right to use its key.
+#[must_use = "its node would be lost"]
 #[derive(Debug)]
 pub(crate) struct ClaimedNode {
     node: u32,

@@ -116,8 +116,8 @@ impl<V> Tail<V> {
     /// Moves the value out.
     ///
     /// # Safety
-    /// The caller ended this timer (its move on the word succeeded, or the word names its node as the successor) and
-    /// takes the value once.
+    /// The caller ended this timer or turned it to firing (its move on the word succeeded, or the word names its node as the
+    /// successor), or was handed it by whoever did; and the value is taken once.
     #[inline]
     pub(super) unsafe fn take_value(&self) -> V {
         // SAFETY: written before the timer was published, and ours alone since it ended.
@@ -156,7 +156,7 @@ unsafe impl<V> Zeroed for Tail<V> {}
 // SAFETY: the key is written by the node's owner before the node is published, is only read while shared, and is
 // dropped by the one thread that `AtomicWord::take_key` picks: `K: Send` for that, `Sync` for the reading.
 unsafe impl<K: Send + Sync> Sync for Head<K> {}
-// SAFETY: the value is only ever touched by one thread at a time: its author, then whoever ended the timer.
+// SAFETY: the value is only ever touched by one thread at a time: its author, then whoever ended the timer, or was handed it.
 unsafe impl<V: Send> Sync for Tail<V> {}
 
 /// A list of chains: the first one's first node, 0 = empty.

@@ -144,7 +144,7 @@ impl AtomicWord {
     #[inline]
     pub(crate) fn load(&self) -> Word {
         // Acquire: pairs with every move below, so that whoever sees a state sees what led to it:
-        // the key and the generation behind a pending timer, the value's departure behind a dead one.
+        // the key and the generation behind a pending timer, its author's value behind one that was claimed.
         Word(self.0.load(Acquire))
     }
 
@@ -201,7 +201,8 @@ impl AtomicWord {
         debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
         debug_assert!(seen.is_pending() || end == End::KeyInUse, "whoever runs the callback finishes the timer");
         let flags = if end == End::Done { DONE | KEY } else { KEY };
-        // Acquire: the value was written before `publish`; it is read by us next. `seen` may come from a relaxed read.
+        // Acquire: the value was written before `publish`; it is read by us, or by whom we hand the timer to. `seen` may come from a
+        // relaxed read.
         // Release: a thread that sees the dead word may rely on all that this one did before.
         self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
