@@ -16,7 +16,7 @@ pub(crate) struct Handout<T> {
 }
 
 impl<T: Send> Handout<T> {
-    /// Of items that nobody misses if they are not asked for.
+    /// Of items that nobody misses if they are not asked for, and that others may look at while somebody has them.
     pub(crate) fn new(items: Vec<T>) -> Self {
         const { assert!(!needs_drop::<T>(), "an item would be dropped here and by whoever has it") };
         Self { items, asked: CachePadded::new(AtomicUsize::new(0)) }
