@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// So many at most wait to be finished while one thread runs further callbacks: a slow one shall not keep all those before it.
-pub(crate) const UNFINISHED_MAX: usize = 256;
+const UNFINISHED_MAX: usize = 256;
 
 /// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the batches under way: whoever
 /// claims timers holds one.

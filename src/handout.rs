@@ -32,6 +32,7 @@ impl<T: Send> Handout<T> {
     /// An item that will be taken soon, or has been by now: only to be looked at.
     #[inline]
     pub(crate) fn ahead(&self, by: usize) -> Option<&T> {
+        // Relaxed: a count, and a guess at that.
         self.items.get(self.asked.load(Relaxed) + by)
     }
 

@@ -381,7 +381,8 @@ fn a_dropped_job_ends_its_timers() {
     let (sender, jobs) = channel();
     let executor = Executor::custom(move |job| drop(sender.send(job)));
     let builder = Scheduler::builder().executor(executor).capacity(1);
-    let scheduler = builder.build_rearming(|_: &u32, _: &mut Counted| Next::Done).unwrap();
+    let callback = |&key: &u32, _: &mut Counted| if key == 1 { Next::After(MS) } else { Next::Done };
+    let scheduler = builder.build_rearming(callback).unwrap();
     scheduler.schedule_with(1, Counted::new(&alive), MS).unwrap();
     drop(jobs.recv().unwrap());
     assert_eq!(alive.load(SeqCst), 0);
