@@ -6,30 +6,43 @@
 
 use crate::sync::size::STRANDS;
 
-/// A stack of nodes: the first ones, in order; 0 where there are fewer. All-zero: empty.
+/// A stack of nodes: the first ones, 32 bits each, the first in the last; 0 where there are fewer.
+///
+/// One number, not an array: that would be moved in pieces that the next move reads across, for which processors wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chain(pub(super) [u32; STRANDS]);
+pub(super) struct Chain(u128);
+
+const LAST: u32 = u32::BITS * (STRANDS as u32 - 1);
+const _: () = assert!(LAST < u128::BITS, "there is room for all");
 
 impl Chain {
+    /// Of its first nodes, in order.
+    pub(super) fn of(nodes: [u32; STRANDS]) -> Self {
+        Self(nodes.iter().rev().fold(0, |chain, &node| chain << u32::BITS | u128::from(node)))
+    }
+
     /// Puts a node in front; the one that its link must lead to, or 0.
     #[inline]
     pub(super) fn push(&mut self, node: u32) -> u32 {
-        let pushed_out = self.0[STRANDS - 1];
-        self.0.copy_within(..STRANDS - 1, 1);
-        self.0[0] = node;
+        let pushed_out = (self.0 >> LAST) as u32;
+        self.0 = (self.0 ^ u128::from(pushed_out) << LAST) << u32::BITS | u128::from(node);
         pushed_out
     }
 
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
-        Some(self.0[0]).filter(|&node| node != 0)
+        Some(self.0 as u32).filter(|&node| node != 0)
     }
 
     /// Takes the first node out, whose link leads to `further_on`.
     #[inline]
     pub(super) fn pop(&mut self, further_on: u32) {
-        self.0.copy_within(1.., 0);
-        self.0[STRANDS - 1] = further_on;
+        self.0 = self.0 >> u32::BITS | u128::from(further_on) << LAST;
+    }
+
+    /// The first nodes, in order; 0 where there are fewer.
+    pub(super) fn nodes(self) -> [u32; STRANDS] {
+        std::array::from_fn(|place| (self.0 >> (u32::BITS * place as u32)) as u32)
     }
 }
 

@@ -507,7 +507,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Hands a batch of nodes to all.
-    fn push_batch(&self, list: &ChainList, Chain(nodes): Chain) {
+    fn push_batch(&self, list: &ChainList, chain: Chain) {
+        let nodes = chain.nodes();
         // The first leads to the second and to the next chain, the second to the third, and so on. They are past their grace
         // period: nobody follows `next` as a link of the index any more. Relaxed, here and below: published by the exchange.
         for pair in nodes[1..].windows(2).filter(|pair| pair[0] != 0) {
@@ -554,7 +555,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             *place = self.head(before).next.load_pair().0;
             before = *place;
         }
-        Chain(nodes)
+        Chain::of(nodes)
     }
 
     /// A ripe batch, with its keys dropped.
