@@ -110,7 +110,7 @@ where
         key: impl Fn(&T) -> &Q,
         mut each: impl FnMut(Place<'_, K, V>, T, &mut Access) -> R,
     ) -> Vec<R> {
-        let mut items = items.into_iter();
+        let mut items = items.into_iter().fuse();
         let mut answers = Vec::with_capacity(items.size_hint().0);
         let mut chunk = Vec::with_capacity(CHUNK);
         let ordinal = thread::ordinal();

@@ -135,6 +135,15 @@ fn an_iterator_that_panics_loses_nothing_that_was_begun() {
 }
 
 #[test]
+fn a_batch_ends_where_its_iterator_first_does() {
+    let (scheduler, _clock, _) = scheduler(1000);
+    let mut keys = 0..100;
+    // Goes on after its end, as some do.
+    let timers = std::iter::from_fn(|| keys.next().filter(|&key| key != 3).map(|key| (key, 0, MS)));
+    assert_eq!(scheduler.schedule_batch(timers).len(), 3);
+}
+
+#[test]
 fn batches_may_hold_borrowed_keys() {
     let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &String, _: ()| {}).unwrap();
     scheduler.schedule("a".to_owned(), MS).unwrap();
