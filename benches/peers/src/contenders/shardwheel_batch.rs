@@ -14,42 +14,54 @@ impl<S: KeyHasher> Contender for ShardwheelBatch<S> {
         Self(Shardwheel::build(witness))
     }
     fn caller(&'static self) -> InBatches<S> {
-        InBatches(&self.0.0)
+        InBatches { timers: &self.0.0, batch: Vec::new(), numbers: Vec::new(), keys: Vec::new() }
     }
     fn settle(&self) {
         self.0.wait_for_workers();
     }
 }
 
-pub(crate) struct InBatches<S: KeyHasher>(&'static Scheduler<u64, u64, S>);
+pub(crate) struct InBatches<S: KeyHasher> {
+    timers: &'static Scheduler<u64, u64, S>,
+    /// Kept from call to call: memory that is asked for and given back each time costs more than the rest of it.
+    batch: Vec<Timer>,
+    numbers: Vec<u64>,
+    keys: Vec<u64>,
+}
 
 impl<S: KeyHasher> Caller for InBatches<S> {
     type Handle = ();
     const BATCH: usize = 64;
 
     fn schedule(&mut self, timer: Timer) {
-        self.0.schedule_with(timer.key, timer.value, timer.delay).expect("it is open and not full");
+        self.timers.schedule_with(timer.key, timer.value, timer.delay).expect("it is open and not full");
     }
     fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
-        self.0.cancel(&key)
+        self.timers.cancel(&key)
     }
     fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
-        self.0.reschedule(&key, delay)
+        self.timers.reschedule(&key, delay)
     }
 
     fn schedule_all(&mut self, timers: impl Iterator<Item = Timer>, mut keep: impl FnMut(Pending<()>)) {
-        let timers: Vec<Timer> = timers.collect();
-        let answers = self.0.schedule_batch(timers.iter().map(|timer| (timer.key, timer.value, timer.delay)));
-        for (timer, answer) in timers.into_iter().zip(answers) {
+        self.batch.clear();
+        self.batch.extend(timers);
+        let answers = self.timers.schedule_batch(self.batch.iter().map(|timer| (timer.key, timer.value, timer.delay)));
+        for (timer, answer) in self.batch.iter().zip(answers) {
             answer.expect("it is open and not full");
             keep(Pending { number: timer.value, handle: () });
         }
     }
 
     fn cancel_all(&mut self, timers: impl Iterator<Item = Pending<()>>) -> usize {
-        let (numbers, keys): (Vec<u64>, Vec<u64>) = timers.map(|timer| (timer.number, timer.key())).unzip();
-        let values = self.0.cancel_batch(&keys);
-        values.into_iter().zip(numbers).filter(|(value, number)| *value == Some(*number)).count()
+        self.numbers.clear();
+        self.keys.clear();
+        for timer in timers {
+            self.numbers.push(timer.number);
+            self.keys.push(timer.key());
+        }
+        let values = self.timers.cancel_batch(&self.keys);
+        values.into_iter().zip(&self.numbers).filter(|(value, number)| value.as_ref() == Some(*number)).count()
     }
 
     fn reschedule_all(
@@ -58,8 +70,9 @@ impl<S: KeyHasher> Caller for InBatches<S> {
         places: impl Iterator<Item = usize>,
         delay: Duration,
     ) -> usize {
-        let keys: Vec<u64> = places.map(|place| timers[place].key()).collect();
-        let answers = self.0.reschedule_batch(keys.iter().map(|key| (key, delay)));
+        self.keys.clear();
+        self.keys.extend(places.map(|place| timers[place].key()));
+        let answers = self.timers.reschedule_batch(self.keys.iter().map(|key| (key, delay)));
         answers.into_iter().filter(|was_pending| *was_pending).count()
     }
 }
