@@ -1,7 +1,8 @@
 //! Everything of `std`, crossbeam and the operating system that the lock-free core in `shard/` stands on.
 //!
-//! `shard/` shares data between threads through nothing else, so the models in `loom-tests/` compile the very same files
-//! against a module of this shape that is made of loom's types (`loom-tests/support/sync.rs`).
+//! `shard/` shares data between threads through nothing else (but figures, on which no correctness hangs), so the models in
+//! `loom-tests/` compile the very same files against a module of this shape that is made of loom's types
+//! (`loom-tests/support/sync.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -37,8 +38,8 @@ pub(crate) mod size {
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
     /// Nodes are retired and refilled in batches of this many at least.
     pub(crate) const BATCH: u32 = 64;
-    /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four of them and a pointer
-    /// are what crossbeam-epoch defers without an allocation.)
+    /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four numbers and a pointer are
+    /// what crossbeam-epoch defers without an allocation.)
     pub(crate) const STRANDS: usize = 4;
     /// So many batches may wait for their grace period, besides as many nodes as are in use, before a caller steps aside for that.
     pub(crate) const WAITING_BATCHES: u64 = 16;

@@ -32,9 +32,9 @@ use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::Arc;
 /// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
 use std::sync::atomic::AtomicU64 as Count;
+use std::sync::{Arc, Weak};
 
 /// Nodes that a thread retires, or takes, at once in each of so many shards. The more, the less often it meets other threads; but
 /// it keeps some batches of each shard, which should stay in its cache, and a key's destructor should not have to wait.
@@ -42,6 +42,13 @@ pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
     let most = if std::mem::needs_drop::<K>() { 1 } else { 4 };
     BATCH * (8 / shard_count).clamp(1, most) as u32
 }
+
+/// What is deferred with a batch: see `STRANDS`.
+type Deferred<K, V> = ([u32; STRANDS], Weak<Slab<K, V>>);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(
+    size_of::<Deferred<(), ()>>() <= 3 * size_of::<usize>() && align_of::<Deferred<(), ()>>() == align_of::<usize>()
+);
 
 /// How often a caller steps aside for nodes to come back, before it takes new ones.
 const STEPS_ASIDE: usize = 4;
@@ -499,8 +506,14 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         if let Some(chain) = batch {
             // Relaxed: a figure.
             self.census.in_use.fetch_sub(u64::from(self.batch), Relaxed);
-            let slab = Arc::clone(self);
-            access.guard.defer(move || slab.push_batch(&slab.ripe, chain));
+            // Weak: until somebody collects, which may be long after the scheduler has gone, the batch must not keep all memory.
+            // As numbers: see `STRANDS`.
+            let (nodes, slab): Deferred<K, V> = (chain.nodes(), Arc::downgrade(self));
+            access.guard.defer(move || {
+                if let Some(slab) = slab.upgrade() {
+                    slab.push_batch(&slab.ripe, Chain::of(nodes));
+                }
+            });
             // Else the batch waits in this thread's bag, where nobody else can collect it.
             access.guard.flush();
         }

@@ -85,6 +85,19 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     slab.tidy(&access);
 }
 
+/// Batches that wait for their grace period, perhaps for long, do not keep the memory of a slab that nobody has any more.
+#[cfg(not(any(miri, feature = "loom")))]
+#[test]
+fn the_memory_goes_with_the_last_who_needs_it() {
+    let slab = Arc::new(Slab::new(4));
+    // So that nothing is collected meanwhile.
+    let _guard = crate::sync::epoch::pin();
+    (0..64).for_each(|key: u64| start_and_end(&slab, key));
+    let last = Arc::downgrade(&slab);
+    drop(slab);
+    assert!(last.upgrade().is_none());
+}
+
 /// Runs `step` again and again, while another thread is stopped in the middle of every call, as it were: it is present, and lets
 /// others run. On the same core, so that nothing comes back until they let it run in turn. False if that is impossible.
 #[cfg(not(any(miri, feature = "loom")))]
