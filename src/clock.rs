@@ -134,7 +134,8 @@ impl Clock {
     pub(crate) fn due_after(&self, now: Nanos, delay: Duration, hand: Tick) -> Due {
         let now = now.max(self.start_of(hand));
         let delay = delay.as_nanos();
-        let due = u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).map(|due| self.round_up(due));
+        let due =
+            u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).and_then(|due| self.round_up(due));
         if delay >= self.tick.by.into() {
             // It ends after the present tick, whichever that is: a division less.
             return Due { tick: due, now: hand };
@@ -149,11 +150,9 @@ impl Clock {
     /// while it sleeps, the one at which it will wake up.
     #[inline]
     pub(crate) fn due_at(&self, instant: Instant, hand: Tick, reached: Tick) -> Due {
-        let nanos = self.nanos(instant);
-        if nanos == u64::MAX {
+        let Some(tick) = self.round_up(self.nanos(instant)) else {
             return Due { tick: None, now: hand };
-        }
-        let tick = self.round_up(nanos);
+        };
         if tick > reached && matches!(self.source, Source::System) {
             return Due { tick: Some(tick), now: hand };
         }
@@ -164,13 +163,17 @@ impl Clock {
     /// The first tick at or after a moment, and not the present one.
     pub(crate) fn due_at_nanos(&self, at: Nanos, now: Nanos) -> Due {
         let now = self.tick_at(now);
-        Due { tick: (at.0 < u64::MAX).then(|| self.round_up(at.0).max(next(now))), now }
+        Due { tick: self.round_up(at.0).map(|tick| tick.max(next(now))), now }
     }
 
+    /// The first tick that begins at or after a moment; never, if that is at the end of time or beyond.
     #[inline]
-    fn round_up(&self, nanos: u64) -> Tick {
+    fn round_up(&self, nanos: u64) -> Option<Tick> {
+        if nanos > u64::MAX - self.tick.by {
+            return None;
+        }
         let (ticks, is_rest_left) = self.tick.divide(nanos);
-        Tick(self.first_tick.0.saturating_add(ticks + u64::from(is_rest_left)))
+        Some(Tick(self.first_tick.0.saturating_add(ticks + u64::from(is_rest_left))))
     }
 
     /// How long from `now` until `tick` begins.
@@ -260,6 +263,19 @@ mod tests {
         assert_eq!(due_after(&Clock::manual(Duration::from_secs(3600), Tick(0)), Duration::MAX, Tick(0)).tick, None);
         assert_eq!(due_after(&clock, Duration::from_secs(1 << 35), Tick(0)).tick, None);
         assert!(due_after(&clock, Duration::from_secs(1 << 34), Tick(0)).tick.is_some());
+        for tick in [Duration::from_micros(10), MS, Duration::from_secs(3600)] {
+            let clock = Clock::manual(tick, Tick(0));
+            let last = u64::MAX - saturating_nanos(tick);
+            for (nanos, is_ever) in [(last, true), (last + 1, false), (u64::MAX - 1, false), (u64::MAX, false)] {
+                let dues = [
+                    due_after(&clock, Duration::from_nanos(nanos), Tick(0)),
+                    clock.due_at(clock.origin + Duration::from_nanos(nanos), Tick(0), Tick(0)),
+                    clock.due_at_nanos(Nanos(nanos), Nanos(0)),
+                ];
+                assert!(dues.iter().all(|due| due.tick.is_some() == is_ever), "{nanos}");
+                assert!(dues.iter().all(|due| due.tick.is_none_or(|tick| clock.start_of(tick).0 < u64::MAX)));
+            }
+        }
         assert_eq!(clock.until(None, Nanos(0)), Duration::MAX);
         let _ = clock.instant(Nanos(u64::MAX));
     }

@@ -35,7 +35,7 @@ impl ManualClock {
     }
 
     /// Moves time on by `by`, visits each deadline on the way in order, and runs the callbacks that are due before it
-    /// returns. How many timers expired. Crossing empty time costs next to nothing.
+    /// returns. How many timers expired. Crossing empty time costs next to nothing. Threads that move the same clock wait for one another.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -51,7 +51,7 @@ impl ManualClock {
     }
 
     /// Moves time on to the next deadline, runs what is due, and says how far that was. `None`, and time stands still,
-    /// if no timer will ever fire.
+    /// if no timer will ever fire; or in a callback, which this clock runs while it moves.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -73,6 +73,20 @@ impl ManualClock {
 
     /// Plays a clock that goes backwards, as some systems' do: time is `by` earlier afterwards, at the earliest the
     /// moment when the scheduler was built. Timers keep their deadlines.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let second = Duration::from_secs(1);
+    /// clock.advance(10 * second);
+    /// scheduler.schedule(1, second).expect("it is open and not full");
+    /// clock.step_back(5 * second);
+    /// assert_eq!(clock.advance(5 * second), 0, "the clock is where it was");
+    /// assert_eq!(clock.advance(second), 1);
+    /// assert_eq!(scheduler.stats().clock_regressions, 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn step_back(&self, by: Duration) {
         self.0.step_back(by);
     }

@@ -988,7 +988,12 @@ fn promise_11_advance_to_next_stands_still_if_nothing_ever_fires() {
     (0..5_000).for_each(|key| ignore(scheduler.cancel(&key)));
     assert_eq!((clock.advance_to_next(), clock.now()), (None, start), "all were cancelled");
     schedule(&scheduler, 1, Duration::from_secs(1_000 * 365 * 24 * 3600));
+    schedule(&scheduler, 2, Duration::from_nanos(u64::MAX));
+    schedule(&scheduler, 3, Duration::from_nanos(u64::MAX - 1));
     assert_eq!((clock.advance_to_next(), clock.now()), (None, start), "due after the end of the clock");
+    let last = Duration::from_nanos(u64::MAX) - MS;
+    schedule(&scheduler, 4, last);
+    assert!(clock.advance_to_next().is_some_and(|moved| moved >= last && moved < last + MS));
 }
 
 #[test]
