@@ -7,10 +7,11 @@ mod support;
 use proptest::prelude::*;
 use shardwheel::cache::{Cache, CacheError, Cause, LoadError, Stats};
 use shardwheel::{Executor, Job, ManualClock};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -661,6 +662,70 @@ fn who_comes_a_moment_late_to_wait_finds_what_was_loaded() {
     ON_CLONE.set(Some(Box::new(move || assert_eq!(other.get_or_insert_with(Hooked(1), || 5), 5))));
     assert_eq!(cache.get_or_insert_with(Hooked(1), || unreachable!("it is loaded")), 5);
     assert_eq!(cache.stats().misses, 2, "both had looked in vain");
+}
+
+thread_local! {
+    /// What `Fragile::eq` panics at, from now on so many comparisons away.
+    static COMPARISONS_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// A key whose comparison may panic.
+#[derive(Clone)]
+struct Fragile(u64);
+
+impl Hash for Fragile {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Fragile {
+    fn eq(&self, other: &Self) -> bool {
+        let left = COMPARISONS_LEFT.get();
+        assert_ne!(left, Some(0), "on purpose");
+        COMPARISONS_LEFT.set(left.map(|left| left - 1));
+        self.0 == other.0
+    }
+}
+
+impl Eq for Fragile {}
+
+/// Wherever it does, nobody waits for ever, and no old answer stays.
+#[test]
+fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
+    hush_callbacks();
+    within(PATIENCE, "loads of keys that panic", || {
+        let mut panics = 0;
+        for comparisons in 0..4 {
+            let cache = Arc::new(Cache::builder(HOUR).build().unwrap());
+            let gate = Arc::new(Gate::default());
+            let opener = Opener(&gate);
+            let loading = start({
+                let (cache, gate) = (Arc::clone(&cache), Arc::clone(&gate));
+                move || {
+                    let load = || {
+                        gate.pass();
+                        COMPARISONS_LEFT.set(Some(comparisons));
+                        Err::<u64, _>("it is not there")
+                    };
+                    let ask = AssertUnwindSafe(|| cache.get_or_try_insert_with(Fragile(1), load).unwrap_err());
+                    catch_unwind(ask).is_err()
+                }
+            });
+            eventually("one is loading", || gate.arrived() == 1);
+            let waiting = start({
+                let cache = Arc::clone(&cache);
+                move || cache.get_or_try_insert_with(Fragile(1), || Err::<u64, _>("nor here"))
+            });
+            eventually("the other has asked", || cache.stats().misses == 2);
+            thread::sleep(50 * MS);
+            drop(opener);
+            panics += usize::from(loading.recv().unwrap());
+            assert!(waiting.recv().unwrap().is_err());
+            assert_eq!(cache.get_or_insert_with(Fragile(1), || 5), 5, "the next one asks again");
+        }
+        assert!(panics > 0, "the key has panicked");
+    });
 }
 
 // Threads.

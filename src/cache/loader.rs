@@ -4,6 +4,8 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -102,7 +104,8 @@ impl<K: Hash + Eq, V> Loads<K, V> {
     {
         let (own, turn) = (thread::current().id(), key.clone());
         let mut loads = self.lock();
-        let Some(load) = loads.get(key).map(Arc::clone) else {
+        // One that has ended could not be taken out, because the key panicked.
+        let Some(load) = loads.get(key).filter(|load| load.outcome().is_none()).map(Arc::clone) else {
             let load = Arc::new(Load { leader: own, outcome: Mutex::new(None), ended: Condvar::new() });
             loads.insert(key.clone(), Arc::clone(&load));
             return Part::Lead(Turn { loads: self, key: turn, load: Some(load) });
@@ -116,9 +119,15 @@ impl<K: Hash + Eq, V> Loads<K, V> {
     }
 }
 
+impl<V> Load<V> {
+    fn outcome(&self) -> MutexGuard<'_, Option<Outcome<V>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<V: Clone> Load<V> {
     fn wait(&self) -> Outcome<V> {
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = self.outcome();
         loop {
             if let Some(outcome) = &*outcome {
                 return outcome.clone();
@@ -136,11 +145,16 @@ impl<K: Hash + Eq, V> Turn<'_, K, V> {
 
     fn end(&mut self, outcome: Outcome<V>) {
         let Some(load) = self.load.take() else { return };
-        let forgotten = self.loads.lock().remove_entry(&self.key);
-        *load.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        // If the key panics, those who wait must be told all the same.
+        let forgotten = catch_unwind(AssertUnwindSafe(|| self.loads.lock().remove_entry(&self.key)));
+        *load.outcome() = Some(outcome);
         load.ended.notify_all();
-        // Its key is the user's; dropped without the lock.
-        drop(forgotten);
+        match forgotten {
+            // Its key is the user's; dropped without the lock.
+            Ok(forgotten) => drop(forgotten),
+            Err(payload) if thread::panicking() => forget(payload),
+            Err(payload) => resume_unwind(payload),
+        }
     }
 }
 
