@@ -6,6 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use shardwheel::rotating::{RotatingError, RotatingMap, TimeCacheMap};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
@@ -235,6 +236,31 @@ fn a_callback_may_use_the_map() {
         map.insert(1, 0);
         clock.advance(300 * SECOND);
         assert_eq!((map.get(&1), map.callback_panics()), (Some(10), 0));
+    });
+}
+
+/// A key that looks into the map when it is dropped, as the one that was replaced or removed is.
+#[test]
+fn keys_may_use_the_map_as_they_go() {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key(u64);
+    impl Drop for Key {
+        fn drop(&mut self) {
+            SEEN.with_borrow_mut(|seen| seen.extend(OWN.with_borrow(|map| map.as_ref().map(|map| map.len()))));
+        }
+    }
+    thread_local! {
+        static OWN: RefCell<Option<Arc<TimeCacheMap<Key, u64>>>> = const { RefCell::new(None) };
+        static SEEN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+    within(support::PATIENCE, "keys that use the map", || {
+        let map = Arc::new(TimeCacheMap::new_manual(20 * SECOND, 3, drop).unwrap().0);
+        OWN.set(Some(Arc::clone(&map)));
+        assert_eq!((map.insert(Key(1), 10), map.insert(Key(1), 11)), (None, Some(10)));
+        assert_eq!(SEEN.take(), [1], "the one that was replaced");
+        assert_eq!(map.remove(&Key(1)), Some(11));
+        assert_eq!(SEEN.take(), [0, 0], "the one that was removed, and the one that it was asked for with");
+        OWN.take();
     });
 }
 

@@ -78,7 +78,12 @@ impl<K, V> RotatingMap<K, V> {
 impl<K: Hash + Eq, V> RotatingMap<K, V> {
     /// Puts an entry into the newest bucket. The value that was under this key, in whatever bucket, comes back.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let old = self.remove(&key);
+        self.replace(key, value).map(|(_, old)| old)
+    }
+
+    /// As `insert`; the old key comes back, too.
+    pub(super) fn replace(&mut self, key: K, value: V) -> Option<(K, V)> {
+        let old = self.remove_entry(&key);
         self.buckets[0].insert(key, value);
         old
     }
@@ -104,6 +109,14 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.buckets.iter_mut().find_map(|bucket| bucket.remove(key))
+        self.remove_entry(key).map(|(_, value)| value)
+    }
+
+    /// As `remove`; the key comes back, too.
+    pub(super) fn remove_entry<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<(K, V)>
+    where
+        K: Borrow<Q>,
+    {
+        self.buckets.iter_mut().find_map(|bucket| bucket.remove_entry(key))
     }
 }

@@ -28,10 +28,11 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 ///
 /// For many threads; each call takes one short lock and looks into up to k buckets. Buckets that expire are handed to a
 /// callback, one call for each that is not empty, in order, on a thread of the map's own: at most one tick of 1 ms and the
-/// thread's wake-up late, and after the callback for the bucket before. No entry is to be seen when its time is over, be the
+/// thread's wake-up late, and after the callback for the bucket before. No entry is seen when its time is over, be the
 /// callback late or not. A callback that panics stops nothing: the panic is counted.
 ///
-/// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread; what is in it is dropped, with no call.
+/// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at; what is in it is dropped, with
+/// no call.
 ///
 /// ```
 /// use shardwheel::rotating::TimeCacheMap;
@@ -132,7 +133,9 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 
     /// Puts an entry into the newest bucket, for another whole expiry. The value that was under this key comes back.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        self.current().map.insert(key, value)
+        // The old key, which is the user's, is dropped without the lock.
+        let old = self.current().map.replace(key, value);
+        old.map(|(_, value)| value)
     }
 
     /// The value of `key`. Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
@@ -159,7 +162,9 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.current().map.remove(key)
+        // As in `insert`.
+        let removed = self.current().map.remove_entry(key);
+        removed.map(|(_, value)| value)
     }
 
     /// The number of entries. O(k).
@@ -183,7 +188,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 }
 
 impl<K, V> Shared<K, V> {
-    /// Nothing that panics in between leaves the state half done: the map's calls run user code before or after a change.
+    /// Nothing that panics in between leaves the state half done: at worst, a key that panics is missing with its value.
     fn lock(&self) -> MutexGuard<'_, State<K, V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
