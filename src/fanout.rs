@@ -7,7 +7,7 @@
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
 //! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
-use crate::callback::guarded;
+use crate::callback::{guarded, quietly};
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
@@ -79,6 +79,8 @@ pub(crate) fn hand_over<K, V>(
 }
 
 /// One job per batch, never per timer. (rayon#642)
+///
+/// Jobs run, and let go of their batch, quietly: it may hold the last of what the callback has captured, whose destructors may panic.
 fn execute<K, V>(batch: Arc<Batch<K, V>>, watch: Option<&mut Watch<K, V>>)
 where
     K: Eq + Send + Sync + 'static,
@@ -88,7 +90,7 @@ where
         Executor::Inline => batch.run_first(),
         Executor::Rayon(pool) => run_on(batch, &pool, watch),
         Executor::Custom(custom) => {
-            let job = Job(Box::new(move || batch.run_first()));
+            let job = Job(Box::new(move || quietly(move || batch.run_first())));
             // A panicking executor has dropped the job; the worker goes on.
             if let Err(payload) = guarded(|| custom(job)) {
                 std::mem::forget(payload);
@@ -124,13 +126,14 @@ where
 {
     if batch.waiting() > 1 {
         let other = Arc::clone(&batch);
-        rayon::spawn(move || run_with_others(other));
+        rayon::spawn(move || quietly(move || run_with_others(other)));
     }
     batch.run();
 }
 
 /// Has `first` run the job, or else a thread of the pool.
 fn spawn(first: Option<&CallbackThread>, pool: &ThreadPool, job: impl FnOnce() + Send + 'static) {
+    let job = move || quietly(job);
     match first {
         None => pool.spawn(job),
         Some(first) => {
@@ -179,7 +182,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watched<K, V> {
         if self.batch.waiting() > 0
             && let Executor::Rayon(pool) = self.batch.runner.executor.clone()
         {
-            pool.spawn(move || run_with_others(self.batch));
+            pool.spawn(move || quietly(move || run_with_others(self.batch)));
         }
     }
 }

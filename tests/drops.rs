@@ -9,6 +9,7 @@ use shardwheel::{Close, Executor, ManualClock, Next, Scheduler};
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{Gate, HOUR, Ledger, MS, Opener, Token, eventually, hush_callbacks, ignore, lock, ms};
@@ -376,6 +377,30 @@ fn jobs_that_outlive_the_scheduler() {
     assert_eq!(ran.load(SeqCst), COUNT as usize / 2);
     maker.assert_all_gone();
     assert!(!timer.is_pending());
+}
+
+/// A job never panics, whatever the destructors of what the callback has captured do when the job is the last that holds it.
+#[test]
+fn a_job_that_drops_the_callback() {
+    struct Bomb(Arc<AtomicUsize>);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+            panic!("on purpose");
+        }
+    }
+    hush_callbacks();
+    let (dropped, (sender, jobs)) = (Arc::new(AtomicUsize::new(0)), channel());
+    let bomb = Bomb(Arc::clone(&dropped));
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let callback = move |_: &u64, ()| assert_eq!(bomb.0.load(SeqCst), 0);
+    let scheduler = Scheduler::builder().shards(1).executor(executor).build(callback).expect("in range");
+    assert!(scheduler.schedule(1, HOUR).is_ok() && scheduler.expire_now(&1));
+    drop(scheduler);
+    let job = jobs.recv().expect("it was handed over");
+    assert_eq!(dropped.load(SeqCst), 0, "the job keeps the callback");
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run())).is_ok());
+    assert_eq!(dropped.load(SeqCst), 1);
 }
 
 /// Timers' handles keep neither keys nor values.
