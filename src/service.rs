@@ -159,11 +159,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             return closed;
         }
         let pending = self.seal();
+        // Other threads may be comparing these very keys. Whoever pins from now on finds the shards sealed and these timers dead, and
+        // compares no key with theirs; those that were pinned before are waited for. That is impossible while this thread holds a
+        // guard of its own: then nobody can tell when the keys are free, so they stay until the scheduler goes.
+        let has_any = pending.iter().any(|claims| !claims.is_empty());
+        let readers_gone = if close == Close::Return && has_any { wait_for_readers() } else { None };
         for (shard, claims) in pending.into_iter().enumerate() {
-            match close {
-                Close::Discard => closed.discarded += self.discard(shard, claims),
-                Close::FireNow => closed.fired += self.fire_now(shard, claims),
-                Close::Return => self.give_back(shard, claims, &mut closed),
+            match (close, &readers_gone) {
+                (Close::FireNow, _) => closed.fired += self.fire_now(shard, claims),
+                (Close::Return, Some(readers_gone)) => self.give_back(shard, claims, readers_gone, &mut closed),
+                (Close::Return | Close::Discard, _) => closed.discarded += self.discard(shard, claims),
             }
         }
         closed
@@ -212,18 +217,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         count
     }
 
-    fn give_back(&self, shard: usize, claims: Vec<Claim>, closed: &mut Closed<K, V>) {
-        if claims.is_empty() {
-            return;
-        }
-        // Other threads may be comparing these very keys. Whoever pins from now on finds the shard sealed and these
-        // timers dead, and compares no key with theirs; those that were pinned before are waited for. That is impossible
-        // while this thread holds a guard of its own: then nobody can tell when the keys are free, so they stay until the
-        // scheduler goes.
-        if !wait_for_readers() {
-            closed.discarded += self.discard(shard, claims);
-            return;
-        }
+    /// For `close`: the shard was sealed before the readers went.
+    fn give_back(&self, shard: usize, claims: Vec<Claim>, _: &ReadersGone, closed: &mut Closed<K, V>) {
         let ordinal = thread::ordinal();
         self.counters.add(&ordinal, Event::Returned, claims.len() as u64);
         let (now, shard) = (self.clock.now(), &self.shards[shard]);
@@ -231,7 +226,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             let (node, due) = (claim.node(), claim.due(shard.hand()));
             let (claimed, value) = shard.take_value(claim);
             shard.finish(claimed, &Access::new(&ordinal));
-            // SAFETY: all readers of these keys have gone, see above, and no new ones come.
+            // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
             let key = unsafe { shard.take_key(node) };
             let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
             closed.returned.push((key, value, self.clock.until(due, now)));
@@ -311,16 +306,19 @@ where
     }
 }
 
-/// Waits until every thread that held an epoch guard at the call has let go of it. False at once if this thread
+/// Every thread that held an epoch guard when they were waited for has let go of it.
+struct ReadersGone;
+
+/// Waits until every thread that held an epoch guard at the call has let go of it. `None` at once if this thread
 /// holds one.
-fn wait_for_readers() -> bool {
+fn wait_for_readers() -> Option<ReadersGone> {
     if epoch::is_pinned() {
-        return false;
+        return None;
     }
     // A thread in its last breath has no handle of its own in crossbeam any more: it cannot tell whether it holds a guard.
     let probe = epoch::pin();
     if !epoch::is_pinned() {
-        return false;
+        return None;
     }
     drop(probe);
     // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
@@ -332,7 +330,7 @@ fn wait_for_readers() -> bool {
         epoch::pin().flush();
         pause = (2 * pause).min(Duration::from_millis(1));
     }
-    true
+    Some(ReadersGone)
 }
 
 /// Runs `last` on `held` when dropped, also while unwinding.
