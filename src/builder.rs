@@ -33,7 +33,8 @@ const FIRST_TICK_MAX: u64 = 1 << 63;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Pinning {
-    /// One core per worker, if there are enough.
+    /// One core per worker, if there are enough. Schedulers with fewer workers than there are cores take cores in turn; the first one of a
+    /// process begins anywhere.
     #[default]
     Auto,
     /// Wherever the system likes.
@@ -101,16 +102,17 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// The quantum of time: timers fire at most so much late, and a worker with something to do wakes up so often.
-    /// Default 1 ms; accepted 10 us to 1 h.
+    /// The quantum of time: rounding makes a timer late by one tick at most (the worker's wake-up and its backlog come on top), and
+    /// a worker with something to do wakes up so often. Default 1 ms; accepted 10 us to 1 h.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
     /// The number of shards, each with a worker thread of its own, and another for callbacks unless
-    /// [`executor`](Self::executor) names who runs them. Default: the cores that this process may run on; accepted 1 to 1024.
-    /// One more thread works ahead while they grow. All sleep while nothing is due.
+    /// [`executor`](Self::executor) names who runs them. Default: the cores that the thread which builds may run on; accepted 1 to 1024.
+    /// One more thread works ahead while they grow, and a rayon pool with a thread for each core waits for slow callbacks: by default
+    /// that makes three threads to a core, and one. All sleep while nothing is due.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
@@ -127,6 +129,18 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer fires at the very same
     /// moment and somebody else takes its room, the bound is exceeded by one until the next timer ends.)
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().capacity(1).build_manual(|_: &u32, _: &str| {})?;
+    /// let second = Duration::from_secs(1);
+    /// assert!(scheduler.schedule_with(1, "a", second).is_ok());
+    /// let refused = scheduler.schedule_with(2, "b", second).expect_err("it is full");
+    /// assert!(refused.is_full());
+    /// assert_eq!(refused.into_inner(), (2, "b"));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn capacity(mut self, most_pending: usize) -> Self {
         self.capacity = Some(most_pending);
         self
@@ -159,6 +173,17 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Called with the key and the panic's payload when a callback has panicked. Panics are counted in any case.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let builder = Scheduler::builder().on_panic(|key: &u32, _payload| eprintln!("the callback of {key} has panicked"));
+    /// let (scheduler, clock) = builder.build_manual(|_, ()| panic!("on purpose"))?;
+    /// scheduler.schedule(1, Duration::ZERO).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// assert_eq!(scheduler.stats().callback_panics, 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn on_panic(mut self, hook: impl Fn(&K, Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(hook));
         self
@@ -178,7 +203,8 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// Starts the scheduler. `callback` gets each timer's key and value when it fires, on the executor.
+    /// Starts the scheduler. `callback` gets each timer's key and value when it fires, on the executor. If it uses the scheduler, let it
+    /// hold a [`WeakScheduler`](crate::WeakScheduler): with a [`Scheduler`] of its own it would keep that open for ever.
     ///
     /// # Errors
     /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
@@ -229,6 +255,7 @@ where
 
     fn start(self, callback: Callback<K, V>) -> Result<Scheduler<K, V, S>, BuildError> {
         self.check()?;
+        self.check_cores()?;
         let executor = match &self.executor {
             Some(executor) => executor.clone(),
             None => Executor::Rayon(Arc::new(own_pool()?)),
@@ -286,7 +313,7 @@ where
         if self.first_tick > FIRST_TICK_MAX {
             return Err(BuildError::FirstTick(self.first_tick));
         }
-        self.check_cores()
+        Ok(())
     }
 
     fn check_cores(&self) -> Result<(), BuildError> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Why a timer was not accepted. Key and value come back.
 pub enum ScheduleError<K, V> {
-    /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows. Transient: there is room
-    /// again when one has fired or is cancelled.
+    /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold: almost 2^28.
+    /// Transient: there is room again when one has fired or is cancelled.
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
@@ -57,7 +57,7 @@ impl<K, V> fmt::Debug for ScheduleError<K, V> {
 impl<K, V> fmt::Display for ScheduleError<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full(..) => "as many timers are pending as the scheduler's capacity allows",
+            Self::Full(..) => "as many timers are pending as the scheduler's capacity allows, or as a shard can hold",
             Self::Closed(..) => "the scheduler is closed",
             Self::ZeroPeriod(..) => "period is 0ns; accepted: 1ns or more",
         })

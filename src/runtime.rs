@@ -9,10 +9,12 @@ use crate::expired::Runner;
 use crate::service::Core;
 use crate::worker::{Left, Worker};
 use core_affinity::CoreId;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io;
 use std::num::NonZero;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,7 @@ where
         let runner = Arc::clone(runner);
         spawn(&mut threads, core, format!("shardwheel-{index}"), move || {
             pin(&worker, pin_to);
+            use_precise_timers();
             drop(running);
             run(worker);
             // Not earlier: what the worker has claimed goes to the callback.
@@ -98,18 +101,31 @@ fn cores_to_pin(pinning: &Pinning, worker_count: usize) -> Vec<usize> {
         Pinning::Cores(cores) => cores.clone(),
         // Two workers on one core would only be in each other's way where the system could have moved one.
         Pinning::Auto => {
-            let cores = available_cores();
-            if worker_count <= cores.len() { cores } else { Vec::new() }
+            let mut cores = available_cores();
+            if worker_count > cores.len() {
+                return Vec::new();
+            }
+            let first = next_core(worker_count) % cores.len();
+            cores.rotate_left(first);
+            cores
         }
     }
 }
 
-/// The cores that this process may run on; empty where the system does not tell.
+/// Where the next workers begin. In turn, and anywhere at first: else all small schedulers of all processes would be on the first cores.
+fn next_core(worker_count: usize) -> usize {
+    static NEXT: LazyLock<AtomicUsize> =
+        LazyLock::new(|| AtomicUsize::new(RandomState::new().hash_one(()) as u32 as usize));
+    // Relaxed: a number; it publishes nothing.
+    NEXT.fetch_add(worker_count, Relaxed)
+}
+
+/// The cores that this thread may run on; empty where the system does not tell.
 pub(crate) fn available_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
 }
 
-/// As many shards as there are cores for this process.
+/// As many shards as there are cores for this thread.
 pub(crate) fn default_shard_count() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
@@ -121,7 +137,6 @@ fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, 
     {
         worker.core().reports[worker.index()].set_pinned(core);
     }
-    use_precise_timers();
 }
 
 /// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual.

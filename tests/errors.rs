@@ -67,10 +67,14 @@ fn a_capacity_of_nothing() {
 
 #[test]
 fn cores_that_do_not_exist() {
-    let error = error_of(|builder| builder.pinning(Pinning::Cores(Vec::new())));
+    // Without threads there is nothing to pin: tests of a large machine's settings run on a small one.
+    let pinned = |cores: Vec<usize>| builder().pinning(Pinning::Cores(cores));
+    assert!(pinned(vec![1_000_000]).build_manual(|_, ()| {}).is_ok());
+    let error_of = |cores| pinned(cores).build(|_, ()| {}).expect_err("out of range");
+    let error = error_of(Vec::new());
     assert!(matches!(error, BuildError::NoCores));
     assert_eq!(error.to_string(), "pinning is Cores([]); accepted: at least one core (Pinning::Off for none)");
-    let error = error_of(|builder| builder.pinning(Pinning::Cores(vec![1_000_000])));
+    let error = error_of(vec![1_000_000]);
     let BuildError::Core { core, available } = &error else { panic!("{error}") };
     assert_eq!((*core, available.is_empty()), (1_000_000, false));
     let text = format!("pinning names core 1000000; accepted: the cores of this process, {available:?}");
@@ -105,7 +109,10 @@ fn a_full_scheduler() {
     assert!(matches!(scheduler.schedule_with(Plain(1), Plain(10), HOUR), Ok(None)));
     let error = scheduler.schedule_with(Plain(2), Plain(20), HOUR).err().expect("it is full");
     assert!(error.is_full() && !error.is_closed());
-    assert_eq!(error.to_string(), "as many timers are pending as the scheduler's capacity allows");
+    assert_eq!(
+        error.to_string(),
+        "as many timers are pending as the scheduler's capacity allows, or as a shard can hold"
+    );
     assert_eq!(format!("{error:?}"), "Full(..)");
     assert!(matches!(error.into_inner(), (Plain(2), Plain(20))));
     let error = scheduler.schedule_at(Plain(3), Plain(30), std::time::Instant::now()).err().expect("it is full");

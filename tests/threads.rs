@@ -6,6 +6,7 @@ mod support;
 
 use shardwheel::{Builder, Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
@@ -747,6 +748,16 @@ fn pinning_is_told() {
         }
     }
     assert!(pinned(Pinning::Auto, 1).len() == 1 && pinned(Pinning::Auto, 64).iter().all(Option::is_none));
+}
+
+/// Else one core would have all the work.
+#[cfg(target_os = "linux")]
+#[test]
+fn small_schedulers_take_the_cores_in_turn() {
+    let core_count = core_affinity::get_core_ids().map_or(0, |cores| cores.len());
+    // Other tests take some as well.
+    let taken: HashSet<_> = (0..16).flat_map(|_| pinned(Pinning::Auto, 1)).collect();
+    assert!(core_count < 2 || taken.len() > 1, "{taken:?}");
 }
 
 /// Many schedulers begin and end; no thread of theirs is left.
