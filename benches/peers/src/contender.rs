@@ -46,19 +46,14 @@ pub(crate) trait Caller {
         timers.filter_map(|timer| (self.cancel(timer.key(), timer.handle)? == timer.number).then_some(())).count()
     }
 
-    /// Moves those of `timers` that are at `places`; how many were pending.
+    /// Moves those of `row` that are at `places`; how many were pending.
     fn reschedule_all(
         &mut self,
-        timers: &mut [Pending<Self::Handle>],
+        row: &mut Row<Self::Handle>,
         places: impl Iterator<Item = usize>,
         delay: Duration,
     ) -> usize {
-        places
-            .filter(|&place| {
-                let timer = &mut timers[place];
-                self.reschedule(timer.key(), &mut timer.handle, delay)
-            })
-            .count()
+        places.filter(|&place| self.reschedule(row.key(place), &mut row.handles[place], delay)).count()
     }
 }
 
@@ -93,6 +88,29 @@ pub(crate) struct Pending<H> {
 impl<H> Pending<H> {
     pub(crate) fn key(&self) -> u64 {
         scramble(self.number)
+    }
+}
+
+/// Timers that were scheduled with numbers in a row. A key is not looked up in memory: whoever moves a timer because of what happens
+/// to it has its key at hand.
+pub(crate) struct Row<H> {
+    first: u64,
+    pub(crate) handles: Vec<H>,
+}
+
+impl<H> Row<H> {
+    pub(crate) fn new(timers: Vec<Pending<H>>) -> Self {
+        let first = timers.first().map_or(0, |timer| timer.number);
+        assert!((first..).zip(&timers).all(|(number, timer)| timer.number == number), "they are in a row");
+        Self { first, handles: timers.into_iter().map(|timer| timer.handle).collect() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    pub(crate) fn key(&self, place: usize) -> u64 {
+        scramble(self.first + place as u64)
     }
 }
 

@@ -1,6 +1,6 @@
 //! That contenders do what they are measured at, and the loops what they say.
 
-use crate::contender::{Caller, Contender, Pending, Timer};
+use crate::contender::{Caller, Contender, Pending, Row, Timer};
 use crate::contenders::{self, Entry};
 use crate::witness::Witness;
 use crate::workloads::{self, HEARTBEAT, Job, Session, Workload};
@@ -136,16 +136,11 @@ impl Caller for Batches {
         let mut map = self.0.lock().expect("no panic");
         timers.iter().filter(|timer| map.remove(&timer.key()) == Some(timer.number)).count()
     }
-    fn reschedule_all(
-        &mut self,
-        timers: &mut [Pending<()>],
-        places: impl Iterator<Item = usize>,
-        _: Duration,
-    ) -> usize {
+    fn reschedule_all(&mut self, row: &mut Row<()>, places: impl Iterator<Item = usize>, _: Duration) -> usize {
         let places: Vec<_> = places.collect();
         assert!(!places.is_empty() && places.len() <= Self::BATCH);
         let map = self.0.lock().expect("no panic");
-        places.iter().filter(|&&place| map.contains_key(&timers[place].key())).count()
+        places.iter().filter(|&&place| map.contains_key(&row.key(place))).count()
     }
 }
 

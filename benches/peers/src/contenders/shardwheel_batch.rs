@@ -1,7 +1,7 @@
 //! Ours, by key, in batches.
 
 use super::Shardwheel;
-use crate::contender::{Caller, Contender, KeyHasher, Pending, Timer};
+use crate::contender::{Caller, Contender, KeyHasher, Pending, Row, Timer};
 use crate::witness::Witness;
 use shardwheel::Scheduler;
 use std::time::Duration;
@@ -64,14 +64,9 @@ impl<S: KeyHasher> Caller for InBatches<S> {
         values.into_iter().zip(&self.numbers).filter(|(value, number)| value.as_ref() == Some(*number)).count()
     }
 
-    fn reschedule_all(
-        &mut self,
-        timers: &mut [Pending<()>],
-        places: impl Iterator<Item = usize>,
-        delay: Duration,
-    ) -> usize {
+    fn reschedule_all(&mut self, row: &mut Row<()>, places: impl Iterator<Item = usize>, delay: Duration) -> usize {
         self.keys.clear();
-        self.keys.extend(places.map(|place| timers[place].key()));
+        self.keys.extend(places.map(|place| row.key(place)));
         let answers = self.timers.reschedule_batch(self.keys.iter().map(|key| (key, delay)));
         answers.into_iter().filter(|was_pending| *was_pending).count()
     }

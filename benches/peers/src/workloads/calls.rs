@@ -5,7 +5,7 @@
 //! between.
 
 use super::{HEARTBEAT, Job, Workload, batches, far, start};
-use crate::contender::{Caller, Contender, Pending, Timer, random_below};
+use crate::contender::{Caller, Contender, Pending, Row, Timer, random_below};
 use crate::figures::Report;
 use crate::process;
 use crate::witness::Witness;
@@ -82,12 +82,12 @@ impl<C: Contender> Stage<'_, C> {
 
     fn heartbeat(&mut self, timers: Shares<C>) {
         let beats = shares(self.job.operations, self.job.callers, 0);
-        let shares = timers.into_iter().zip(beats).collect();
-        let pending = self.measure(Workload::Heartbeat, self.job.operations, shares, |caller, (mut share, beats)| {
-            let (count, mut pending) = (share.len(), 0);
+        let shares = timers.into_iter().map(Row::new).zip(beats).collect();
+        let pending = self.measure(Workload::Heartbeat, self.job.operations, shares, |caller, (mut row, beats)| {
+            let (count, mut pending) = (row.len(), 0);
             for batch in batches::<C::Caller>(beats) {
                 let places = batch.map(|number| random_below(count, number));
-                pending += caller.reschedule_all(&mut share, places, HEARTBEAT);
+                pending += caller.reschedule_all(&mut row, places, HEARTBEAT);
             }
             pending
         });
