@@ -55,7 +55,7 @@ impl Counters {
     }
 
     pub(crate) fn sum(&self, event: Event) -> u64 {
-        // Relaxed: as above. Wrapping: 2^64 events do not happen.
+        // Relaxed: as above. It fits: 2^64 events do not happen.
         self.0.iter().map(|local| local.0[event as usize].load(Relaxed)).sum()
     }
 

@@ -13,13 +13,22 @@ pub enum Executor {
     ///
     /// With a few timers per tick it takes more processor time than the default
     /// ([`Builder::executor`](crate::Builder::executor)): a thread of rayon's looks around for a while before it sleeps.
+    ///
+    /// ```
+    /// use shardwheel::{Executor, Scheduler};
+    /// use std::sync::Arc;
+    ///
+    /// let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build()?);
+    /// let scheduler = Scheduler::builder().executor(Executor::Rayon(pool)).build(|key: &u32, ()| println!("{key}"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Rayon(Arc<ThreadPool>),
     /// The thread on which the timer expires: the shard's worker, or the caller of `expire_now` or of `close`. For callbacks
     /// that only pass a message on: a slow one makes its shard late. With the manual clock always, see
     /// [`Builder::build_manual`](crate::Builder::build_manual).
     Inline,
-    /// Anything else that runs each [`Job`] once, soon, on whatever thread. It is called on the worker and must not
-    /// block for long. A job that is dropped instead drops its timers' values.
+    /// Anything else that runs each [`Job`] once, soon, on whatever thread. It is called on the worker, or on the thread that calls
+    /// `expire_now` or `close`, and must not block for long. A job that is dropped instead drops its timers' values.
     Custom(Arc<dyn Fn(Job) + Send + Sync>),
 }
 

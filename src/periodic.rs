@@ -20,7 +20,8 @@ where
     /// The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run is at the first
     /// tick at or after its deadline, so it does not drift. A run never begins before the one before has ended; `missed` says
     /// what becomes of the deadlines that pass meanwhile. There is one run a tick at most: with a period of a tick or less that
-    /// is the rate, and [`MissedTicks::Burst`] never catches up with what it owes, until `reschedule` strikes it off.
+    /// is the rate, and [`MissedTicks::Burst`] never catches up with what it owes, until `reschedule`, to a
+    /// later tick than the next, strikes it off.
     ///
     /// It goes on until it is cancelled or replaced; a callback that panics does not end it. Between two runs it is a timer as
     /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is

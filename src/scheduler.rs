@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers.
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers, unless a
+/// callback drops it.
 /// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds while the caches miss (with more
 /// calling threads than cores, a `schedule` may give way to others); what exactly is promised for which call stands in
 /// ARCHITECTURE.md's progress table.
@@ -133,7 +134,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// scheduler was built, never, but it can be cancelled and moved.
     ///
     /// # Errors
-    /// [`ScheduleError::Full`] beyond the capacity (transient), [`ScheduleError::Closed`] after
+    /// [`ScheduleError::Full`] beyond the capacity, or a shard's 2^28 timers (transient), [`ScheduleError::Closed`] after
     /// [`close`](Self::close) (permanent). Key and value come back.
     ///
     /// ```
@@ -223,6 +224,18 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// As [`reschedule`](Self::reschedule), to an instant.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let midnight = scheduler.now() + Duration::from_secs(3600);
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(scheduler.reschedule_at(&1, midnight));
+    /// assert_eq!(clock.advance(Duration::from_secs(3599)), 0);
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn reschedule_at<Q>(&self, key: &Q, deadline: Instant) -> bool
     where
         K: Borrow<Q>,
@@ -265,7 +278,18 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// The time until the pending timer of `key` is due: to the tick at which it fires, so up to one tick more than its
-    /// delay. [`Duration::MAX`] if it never will.
+    /// delay. [`Duration::MAX`] if it never will; `None` if nothing is pending.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(3)).expect("it is open and not full");
+    /// clock.advance(Duration::from_secs(1));
+    /// assert_eq!(scheduler.remaining(&1), Some(Duration::from_secs(2)));
+    /// assert_eq!(scheduler.remaining(&2), None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
         K: Borrow<Q>,
@@ -517,7 +541,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
     /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
-    /// were handed over before still run. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
+    /// were handed over before still run; those that workers run themselves ([`Executor::Inline`](crate::Executor::Inline)) are waited
+    /// for. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
     /// thread that holds one itself that would be for ever, so there it discards instead.
     ///
@@ -541,7 +566,20 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         self.0.core.is_closed()
     }
 
-    /// What the scheduler tells about itself. Lock-free; reads some hundred counters.
+    /// What the scheduler tells about itself. Lock-free; O(threads), and reads a thousand counters of each shard: for now and then, not
+    /// for each call.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// scheduler.schedule(2, Duration::from_secs(9)).expect("it is open and not full");
+    /// clock.advance(Duration::from_secs(5));
+    /// let stats = scheduler.stats();
+    /// assert_eq!((stats.scheduled, stats.fired, stats.pending), (2, 1, 1));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.0.core.stats()
     }

@@ -40,7 +40,7 @@ pub struct Stats {
     pub clock_regressions: u64,
     /// Callbacks handed over to the executor that have not begun.
     pub callbacks_waiting: u64,
-    /// How late timers fired.
+    /// How late timers fired: the batches with their callbacks began so long after their ticks.
     pub lateness: Lateness,
     /// One entry per shard.
     pub shards: Vec<ShardStats>,

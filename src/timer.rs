@@ -25,8 +25,25 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for
 /// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle).
 ///
 /// Gives the same exact answers as the scheduler does by key, without hashing and looking up, and only for this very
-/// timer: not for a later one of the same key. Dropping it changes nothing. It does not keep the scheduler open, nor its
-/// callback, pool or workers, but the memory of its nodes; once the scheduler is gone it answers as if the timer had ended.
+/// timer: not for a later one of the same key. Dropping it changes nothing. It keeps alive neither the scheduler nor its
+/// callback, pool or workers, only the memory of its nodes; once the scheduler is gone it answers as if the timer had ended.
+///
+/// ```
+/// # use shardwheel::Scheduler;
+/// # use std::time::Duration;
+/// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+/// let second = Duration::from_secs(1);
+/// let (timer, replaced) = scheduler.schedule_with_handle(7, "a", second).expect("it is open and not full");
+/// assert!(timer.is_pending() && replaced.is_none());
+/// assert!(timer.reschedule(5 * second));
+/// assert_eq!(timer.remaining(), Some(5 * second));
+///
+/// // Another timer takes its place: the handle is for the first one.
+/// assert_eq!(scheduler.schedule_with(7, "b", second).expect("it is open and not full"), Some("a"));
+/// assert_eq!((timer.is_pending(), timer.cancel()), (false, None));
+/// assert_eq!(clock.advance(second), 1);
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     link: Link<K, V>,
     shard: u32,

@@ -1,7 +1,8 @@
 //! The owner of one shard: files hints in its wheel, looks at timers when their hints are due, hands over what expired.
 //!
 //! The same steps serve a thread of its own (`runtime.rs`) and the manual clock (`manual.rs`). The worker runs no user
-//! code, except with `Executor::Inline`, whose purpose that is.
+//! code, except with `Executor::Inline`, whose purpose that is, and the closure of an `Executor::Custom` (with the destructors of
+//! what that loses).
 
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;

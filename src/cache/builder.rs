@@ -136,7 +136,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// Who takes expired entries out and tells the listener of them. Default: with a listener threads of the cache's own,
     /// as of a scheduler ([`crate::Builder::executor`]); without, the workers themselves.
     ///
-    /// Entries of a job that the executor drops are not to be seen, but count until their keys are used again.
+    /// Entries of a job that the executor drops are never seen again, but count until their keys are used again.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self
@@ -233,7 +233,7 @@ where
         let builder = builder.hasher(BuildHasherDefault::default());
         match (&self.executor, &self.listener) {
             (Some(executor), _) => builder.executor(executor.clone()),
-            // Nothing of the user's runs, but destructors: not worth a pool.
+            // Of the user's nothing runs but destructors, and the keys' `Hash` and `Eq`: not worth a pool.
             (None, None) => builder.executor(Executor::Inline),
             (None, Some(_)) => builder,
         }

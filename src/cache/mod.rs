@@ -30,7 +30,7 @@ use store::{Store, Timers};
 /// A concurrent cache: each entry expires on its own, by a timer of its own; with a limit, the least recently used one
 /// leaves first.
 ///
-/// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is not to be seen from its deadline on, however
+/// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is never seen from its deadline on, however
 ///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
 /// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody. Writes are
 ///   lock-free but for two things: with a limit, each takes one short lock, in which the order of use is kept; and while the
@@ -137,7 +137,7 @@ where
     }
 
     /// As [`insert`](Self::insert), with a TTL of its own; the jitter is that of the cache. [`Duration::ZERO`]: the entry
-    /// expires at once, and is never to be seen. [`Duration::MAX`]: never.
+    /// expires at once, and is never seen. [`Duration::MAX`]: never.
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         // Relaxed: a number that nobody else has; it publishes nothing.
         let id = self.last_id.fetch_add(1, Relaxed) + 1;

@@ -18,7 +18,8 @@ pub enum Cause {
     Evicted,
 }
 
-/// What a cache tells about itself. `inserted` is the sum of the four ends and `entries`, while nothing runs.
+/// What a cache tells about itself. `inserted` is the sum of the four ends and `entries`, while nothing runs and unless an executor
+/// has dropped jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
