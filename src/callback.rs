@@ -3,7 +3,7 @@
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
 use crate::expired::{Batch, IsDue};
-use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
+use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick, shielded};
 use crate::thread;
 use std::any::Any;
 use std::cell::Cell;
@@ -51,11 +51,9 @@ pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     result
 }
 
-/// Runs what may panic though nobody is left whom that would concern; not even when the payload is dropped.
+/// Runs what may panic though nobody is left whom that would concern.
 pub(crate) fn quietly(run: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-        std::mem::forget(payload);
-    }
+    let _ = shielded(run);
 }
 
 /// Drops something of the user's, whose destructor may panic.

@@ -5,10 +5,10 @@ use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
+use crate::shard::shielded;
 use papaya::{Equivalent, HashMap};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{Ordering::Acquire, fence};
 use std::sync::{Arc, Weak};
 
@@ -161,10 +161,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
 
     fn tell(&self, entry: &Entry<K, V>, cause: Cause) {
         let Some(listener) = &self.listener else { return };
-        let told = catch_unwind(AssertUnwindSafe(|| listener(&entry.key, &entry.value, cause)));
-        if let Err(payload) = told {
-            // Its destructor might panic in turn.
-            std::mem::forget(payload);
+        if shielded(|| listener(&entry.key, &entry.value, cause)).is_none() {
             self.tally.add(Event::ListenerPanicked);
         }
     }

@@ -13,11 +13,11 @@ use crate::builder::Pinning;
 use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
+use crate::shard::shielded;
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -231,9 +231,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
     /// The timer's callback: hands over what has died, and waits for the next rotation.
     fn turn(&self) {
         while let Some(bucket) = self.next_dead() {
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.expired)(bucket))) {
-                // Its destructor might panic in turn.
-                std::mem::forget(payload);
+            if shielded(|| (self.expired)(bucket)).is_none() {
                 self.lock().panics += 1;
             }
         }

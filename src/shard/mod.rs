@@ -60,7 +60,7 @@ pub(crate) const PREFETCH_AHEAD: usize = 12;
 
 /// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
 /// that may panic as well when dropped.
-fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(run)).map_err(std::mem::forget).ok()
 }
 
