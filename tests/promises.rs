@@ -1056,6 +1056,38 @@ fn promise_12_close_returns_what_was_pending_with_its_time() {
     assert_eq!(returned, [(1, "a", ms(6)), (2, "b", Duration::MAX)]);
 }
 
+/// `close` moves keys out, so it waits for whoever may be looking at one; where that is the closer himself, keys stay.
+#[test]
+fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
+    let with_timers = |keys: &Ledger| {
+        let scheduler = Scheduler::builder().shards(3).build(|_, ()| {}).expect("in range");
+        (0..9).for_each(|id| assert!(scheduler.schedule(keys.token(id), HOUR).is_ok()));
+        scheduler
+    };
+    let keys = Ledger::default();
+    let (scheduler, guard) = (with_timers(&keys), crossbeam_epoch::pin());
+    let closed = scheduler.close(Close::Return);
+    assert_eq!((closed.returned.len(), closed.discarded, keys.alive()), (0, 9, 9));
+    drop((guard, scheduler));
+    keys.assert_all_dropped_once();
+
+    let (scheduler, gate) = (with_timers(&Ledger::default()), Arc::new(Gate::default()));
+    let opener = Opener(&gate);
+    let reader = start({
+        let gate = Arc::clone(&gate);
+        move || {
+            let _guard = crossbeam_epoch::pin();
+            gate.pass();
+        }
+    });
+    eventually("the reader is there", || gate.arrived() == 1);
+    let closing = start(move || scheduler.close(Close::Return).returned.len());
+    assert!(closing.recv_timeout(ms(50)).is_err(), "it waits for the reader");
+    drop(opener);
+    reader.recv().expect("it does not panic");
+    assert_eq!(closing.recv_timeout(PATIENCE), Ok(9));
+}
+
 #[test]
 fn promise_12_dropping_the_last_handle_closes_and_drops_everything_once() {
     let (keys, values) = (Ledger::default(), Ledger::default());
