@@ -166,7 +166,7 @@ impl Clock {
         Due { tick: self.round_up(at.0).map(|tick| tick.max(next(now))), now }
     }
 
-    /// The first tick that begins at or after a moment; never, if that is at the end of time or beyond.
+    /// The first tick that begins at or after a moment; never, if that is less than a tick before the end of time.
     #[inline]
     fn round_up(&self, nanos: u64) -> Option<Tick> {
         if nanos > u64::MAX - self.tick.by {

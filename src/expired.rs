@@ -9,7 +9,7 @@ use crate::shard::{Access, Claim, ClaimedNode, PREFETCH_AHEAD, Shard, Tick};
 use crate::thread;
 use std::mem::needs_drop;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// So many at most wait to be finished while one thread runs further callbacks: a slow one shall not keep all those before it.
 const UNFINISHED_MAX: usize = 256;
@@ -37,6 +37,8 @@ pub(crate) struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) is_due: IsDue,
     /// When they were due that fire because of that; and how many one after the other.
     dues: Vec<(Tick, u64)>,
+    /// Some thread has begun to run them.
+    has_begun: AtomicBool,
     waiting: Handout<Claim>,
 }
 
@@ -51,7 +53,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let near = core.shards[shard_number].hand();
         let due = |claim: &Claim| claim.due(near).filter(|_| is_due == IsDue::Yes);
         let dues = runs(claims.iter().filter_map(due));
-        Self { core, runner, shard_number, is_due, dues, waiting: Handout::new(claims) }
+        let (has_begun, waiting) = (AtomicBool::new(false), Handout::new(claims));
+        Self { core, runner, shard_number, is_due, dues, has_begun, waiting }
     }
 
     pub(crate) fn shard(&self) -> &Shard<K, V> {
@@ -63,22 +66,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         self.waiting.len()
     }
 
-    /// Runs what waits; for the first thread that does so.
-    pub(crate) fn run_first(&self) {
-        let clock = &self.core.clock;
-        let now = clock.now();
-        let lateness = |&(due, count)| (now.0.saturating_sub(clock.start_of(due).0), count);
-        self.core.reports[self.shard_number].lateness.record(self.dues.iter().map(lateness));
-        self.run();
-    }
-
     /// Runs what waits, one after the other. Nothing in here waits for another thread. (With `rayon::join` a thread whose other
     /// half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there are.)
     pub(crate) fn run(&self) {
+        // Relaxed: who is the first; nothing is published. (The thread that got the batch may come after those that were called to help.)
+        if !self.has_begun.swap(true, Relaxed) {
+            self.record_lateness();
+        }
         let mut taken = Taken::of(self);
         while let Some(claim) = self.take() {
             taken.end(claim, |node, value, repeats| run_one(self, node, value, repeats));
         }
+    }
+
+    fn record_lateness(&self) {
+        let clock = &self.core.clock;
+        let now = clock.now();
+        let lateness = |&(due, count)| (now.0.saturating_sub(clock.start_of(due).0), count);
+        self.core.reports[self.shard_number].lateness.record(self.dues.iter().map(lateness));
     }
 
     #[inline]
@@ -182,6 +187,35 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Taken<'_, K, V> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::{Builder, Parts};
+    use crate::clock::{Clock, Nanos};
+    use crate::scheduler::Scheduler;
+    use crate::shard::Purpose;
+    use std::time::Duration;
+
+    /// That may be one that was called to help, before the one that got the batch.
+    #[test]
+    fn the_thread_that_begins_tells_the_lateness() {
+        let ms = Duration::from_millis(1);
+        let builder: Builder<u64, ()> = Scheduler::builder().shards(1);
+        let callback = Callback::Plain(Box::new(|_, ()| {}));
+        let Parts { core, runner, hasher, .. } =
+            builder.into_parts(Clock::manual(ms, Tick(0)), Executor::Inline, callback);
+        let scheduler = Scheduler::new(Arc::clone(&core), Arc::clone(&runner), hasher, Vec::new());
+        (0..2).for_each(|key| assert!(scheduler.schedule(key, ms).is_ok()));
+        let (shard, ordinal) = (&core.shards[0], thread::ordinal());
+        let access = Access::new(&ordinal);
+        let mut claims = Vec::new();
+        shard.identities(|timer| claims.extend(shard.claim_this(timer, Purpose::Fire, &access)));
+        drop(access);
+        core.reports[0].waiting.fetch_add(claims.len() as u64, Relaxed);
+        let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims);
+        for millis in [3, 9] {
+            core.clock.set(Nanos(millis * 1_000_000));
+            batch.run();
+        }
+        assert_eq!(scheduler.stats().lateness.max, 2 * ms);
+    }
 
     #[test]
     fn runs_tell_each_tick_as_often_as_it_is_there() {

@@ -87,10 +87,10 @@ where
     V: Send + 'static,
 {
     match batch.runner.executor.clone() {
-        Executor::Inline => batch.run_first(),
+        Executor::Inline => batch.run(),
         Executor::Rayon(pool) => run_on(batch, &pool, watch),
         Executor::Custom(custom) => {
-            let job = Job(Box::new(move || quietly(move || batch.run_first())));
+            let job = Job(Box::new(move || quietly(move || batch.run())));
             // A panicking executor has dropped the job; the worker goes on.
             if let Err(payload) = guarded(|| custom(job)) {
                 std::mem::forget(payload);
@@ -108,10 +108,10 @@ where
     let first = watch.as_ref().and_then(|watch| watch.first.as_ref());
     // Nobody else has it yet.
     if batch.waiting() == 1 || first.is_none() && pool.current_num_threads() == 1 {
-        return spawn(first, pool, move || batch.run_first());
+        return spawn(first, pool, move || batch.run());
     }
     let watched = Watched { since: batch.core.clock.now(), batch: Arc::clone(&batch) };
-    spawn(first, pool, move || batch.run_first());
+    spawn(first, pool, move || batch.run());
     match watch {
         Some(watch) => watch.batches.push_back(watched),
         None => watched.call_help(),

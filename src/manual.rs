@@ -77,7 +77,7 @@ impl ManualClock {
     /// ```
     /// # use shardwheel::Scheduler;
     /// # use std::time::Duration;
-    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let (scheduler, clock) = Scheduler::builder().shards(1).build_manual(|_: &u32, _: ()| {})?;
     /// let second = Duration::from_secs(1);
     /// clock.advance(10 * second);
     /// scheduler.schedule(1, second).expect("it is open and not full");

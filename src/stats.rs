@@ -36,7 +36,7 @@ pub struct Stats {
     pub callback_panics: u64,
     /// Callbacks that never ran, because the executor dropped their job or panicked.
     pub callbacks_lost: u64,
-    /// Times that a worker saw the clock go backwards.
+    /// Times that a worker saw the clock go backwards; each shard's counts for itself.
     pub clock_regressions: u64,
     /// Callbacks handed over to the executor that have not begun.
     pub callbacks_waiting: u64,

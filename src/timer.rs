@@ -33,7 +33,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for
 /// # use std::time::Duration;
 /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
 /// let second = Duration::from_secs(1);
-/// let (timer, replaced) = scheduler.schedule_with_handle(7, "a", second).expect("it is open and not full");
+/// let (replaced, timer) = scheduler.schedule_with_handle(7, "a", second).expect("it is open and not full");
 /// assert!(timer.is_pending() && replaced.is_none());
 /// assert!(timer.reschedule(5 * second));
 /// assert_eq!(timer.remaining(), Some(5 * second));

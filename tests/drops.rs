@@ -401,6 +401,22 @@ fn a_job_that_drops_the_callback() {
     assert_eq!(dropped.load(SeqCst), 0, "the job keeps the callback");
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run())).is_ok());
     assert_eq!(dropped.load(SeqCst), 1);
+
+    // On a thread of rayon's it would abort the process.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("there are threads");
+    let (bomb, gate) = (Bomb(Arc::clone(&dropped)), Arc::new(Gate::default()));
+    let (opener, shut) = (Opener(&gate), Arc::clone(&gate));
+    let callback = move |_: &u64, ()| {
+        assert_eq!(bomb.0.load(SeqCst), 1);
+        shut.pass();
+    };
+    let builder = Scheduler::builder().shards(1).executor(Executor::Rayon(Arc::new(pool)));
+    let scheduler = builder.build(callback).expect("in range");
+    (0..2).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
+    eventually("both have begun", || gate.arrived() == 2);
+    drop(scheduler);
+    drop(opener);
+    eventually("the last job has dropped the callback", || dropped.load(SeqCst) == 2);
 }
 
 /// Timers' handles keep neither keys nor values.

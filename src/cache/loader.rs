@@ -104,8 +104,7 @@ impl<K: Hash + Eq, V> Loads<K, V> {
     {
         let (own, turn) = (thread::current().id(), key.clone());
         let mut loads = self.lock();
-        // One that has ended could not be taken out, because the key panicked.
-        let Some(load) = loads.get(key).filter(|load| load.outcome().is_none()).map(Arc::clone) else {
+        let Some(load) = loads.get(key).map(Arc::clone) else {
             let load = Arc::new(Load { leader: own, outcome: Mutex::new(None), ended: Condvar::new() });
             loads.insert(key.clone(), Arc::clone(&load));
             return Part::Lead(Turn { loads: self, key: turn, load: Some(load) });
@@ -145,15 +144,18 @@ impl<K: Hash + Eq, V> Turn<'_, K, V> {
 
     fn end(&mut self, outcome: Outcome<V>) {
         let Some(load) = self.load.take() else { return };
-        // If the key panics, those who wait must be told all the same.
-        let forgotten = catch_unwind(AssertUnwindSafe(|| self.loads.lock().remove_entry(&self.key)));
+        let removed = catch_unwind(AssertUnwindSafe(|| self.loads.lock().remove_entry(&self.key)));
+        // If the key panics, the load must end all the same. Its key is the user's: dropped, below, without the lock.
+        let (_removed, panic) = match removed {
+            Ok(removed) => (removed, None),
+            Err(panic) => (self.loads.lock().extract_if(|_, other| Arc::ptr_eq(other, &load)).next(), Some(panic)),
+        };
         *load.outcome() = Some(outcome);
         load.ended.notify_all();
-        match forgotten {
-            // Its key is the user's; dropped without the lock.
-            Ok(forgotten) => drop(forgotten),
-            Err(payload) if thread::panicking() => forget(payload),
-            Err(payload) => resume_unwind(payload),
+        match panic {
+            Some(panic) if thread::panicking() => forget(panic),
+            Some(panic) => resume_unwind(panic),
+            None => {}
         }
     }
 }

@@ -188,7 +188,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 }
 
 impl<K, V> Shared<K, V> {
-    /// Nothing that panics in between leaves the state half done: at worst, a key that panics is missing with its value.
+    /// Nothing that panics in between leaves the state half done: at worst, entries are missing.
     fn lock(&self) -> MutexGuard<'_, State<K, V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
