@@ -313,14 +313,15 @@ where
         if self.first_tick > FIRST_TICK_MAX {
             return Err(BuildError::FirstTick(self.first_tick));
         }
+        if matches!(&self.pinning, Pinning::Cores(cores) if cores.is_empty()) {
+            return Err(BuildError::NoCores);
+        }
         Ok(())
     }
 
+    /// Whether this machine has them: only where there are threads to pin.
     fn check_cores(&self) -> Result<(), BuildError> {
         let Pinning::Cores(cores) = &self.pinning else { return Ok(()) };
-        if cores.is_empty() {
-            return Err(BuildError::NoCores);
-        }
         let available = runtime::available_cores();
         // Where the system does not tell its cores, pinning is tried, and `stats` tells.
         match cores.iter().find(|core| !available.is_empty() && !available.contains(core)) {

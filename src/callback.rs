@@ -3,7 +3,8 @@
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
 use crate::expired::{Batch, IsDue};
-use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick, shielded};
+pub(crate) use crate::shard::shielded;
+use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
 use std::any::Any;
 use std::cell::Cell;

@@ -3,9 +3,9 @@
 use super::entry::Entry;
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
+use crate::callback::shielded;
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
-use crate::shard::shielded;
 use papaya::{Equivalent, HashMap};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};

@@ -10,10 +10,10 @@
 use super::error::RotatingError;
 use super::map::RotatingMap;
 use crate::builder::Pinning;
+use crate::callback::shielded;
 use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
-use crate::shard::shielded;
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::fmt;

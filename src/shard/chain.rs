@@ -90,6 +90,17 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_is_made_anew_of_its_first_nodes() {
+        for len in 0..=NODES {
+            let (mut chain, mut links) = (Chain::default(), [0; NODES as usize + 1]);
+            (1..=len).for_each(|node| push(&mut chain, &mut links, node));
+            assert!(chain.nodes().into_iter().zip(0..).all(|(node, place)| node == len.saturating_sub(place)));
+            let mut chain = Chain::of(chain.nodes());
+            assert!(std::iter::from_fn(|| pop(&mut chain, &links)).eq((1..=len).rev()));
+        }
+    }
+
+    #[test]
     fn a_link_leads_some_places_further_on() {
         let (mut chain, mut links) = (Chain::default(), [0; NODES as usize + 1]);
         (1..=NODES).for_each(|node| push(&mut chain, &mut links, node));
