@@ -36,17 +36,24 @@ impl<T: Send> Handout<T> {
         self.items.get(self.asked.load(Relaxed) + by)
     }
 
-    /// The next item, for this caller alone.
+    /// The items from this place on: only to be looked at.
     #[inline]
-    pub(crate) fn take(&self) -> Option<T> {
+    pub(crate) fn from(&self, place: usize) -> &[T] {
+        &self.items[place..]
+    }
+
+    /// The next item and its place, for this caller alone.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<(usize, T)> {
         // However often threads ask in vain, they never count it round.
         if self.len() == 0 {
             return None;
         }
         // Relaxed: whoever has the list has its items; the count only says which is whose.
-        let item = self.items.get(self.asked.fetch_add(1, Relaxed))?;
+        let place = self.asked.fetch_add(1, Relaxed);
+        let item = self.items.get(place)?;
         // SAFETY: the count tells no two calls the same place, so it is moved out once; what stays has nothing to drop.
-        Some(unsafe { ptr::read(item) })
+        Some((place, unsafe { ptr::read(item) }))
     }
 }
 
@@ -60,14 +67,15 @@ mod tests {
     fn items_come_in_their_order() {
         let list = Handout::new(vec!['a', 'b', 'c']);
         assert_eq!((list.len(), list.ahead(1), list.ahead(3)), (3, Some(&'b'), None));
-        assert_eq!((list.take(), list.len(), list.ahead(1)), (Some('a'), 2, Some(&'c')));
-        assert_eq!([list.take(), list.take(), list.take()], [Some('b'), Some('c'), None]);
+        assert_eq!((list.take(), list.len(), list.ahead(1)), (Some((0, 'a')), 2, Some(&'c')));
+        assert_eq!([list.take(), list.take(), list.take()], [Some((1, 'b')), Some((2, 'c')), None]);
+        assert_eq!(list.from(1), ['b', 'c']);
     }
 
     #[test]
     fn who_asks_in_vain_changes_nothing() {
         let list = Handout::new(vec![1]);
-        assert_eq!(list.take(), Some(1));
+        assert_eq!(list.take(), Some((0, 1)));
         assert!((0..10).all(|_| list.take().is_none() && list.len() == 0));
         assert_eq!(list.asked.load(Relaxed), 1);
     }
@@ -82,7 +90,7 @@ mod tests {
             let take_all = || {
                 start.wait();
                 let mut taken = Vec::new();
-                while let Some(item) = list.take() {
+                while let Some((_, item)) = list.take() {
                     taken.push(item);
                 }
                 taken

@@ -38,9 +38,10 @@ pub struct Stats {
     pub callbacks_lost: u64,
     /// Times that a worker saw the clock go backwards; each shard's counts for itself.
     pub clock_regressions: u64,
-    /// Callbacks handed over to the executor that have not begun.
+    /// Callbacks handed over to the executor that have not begun. While 65,536 of one shard wait, what else is due there stays pending,
+    /// and can be cancelled.
     pub callbacks_waiting: u64,
-    /// How late timers fired: the batches with their callbacks began so long after their ticks.
+    /// How late timers fired: their callbacks began so long after their ticks.
     pub lateness: Lateness,
     /// One entry per shard.
     pub shards: Vec<ShardStats>,
