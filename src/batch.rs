@@ -28,6 +28,9 @@ where
     /// A batch is not a transaction: other threads may see some of it done and some not, and each key's answer is exact for
     /// itself. It pays from about ten timers on.
     ///
+    /// Delays count from the beginning of the call, and up to 32 timers are taken from the iterator before the first of them starts. If
+    /// it panics, or a key's `Hash`, those are dropped.
+    ///
     /// # Errors
     /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with): one that finds no room gives key and
     /// value back, and the others start all the same.
@@ -43,6 +46,7 @@ where
     /// assert_eq!(clock.advance(second), 2);
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
+    #[must_use = "a timer that was not accepted comes back in its answer"]
     pub fn schedule_batch(
         &self,
         timers: impl IntoIterator<Item = (K, V, Duration)>,

@@ -33,13 +33,15 @@ const FIRST_TICK_MAX: u64 = 1 << 63;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Pinning {
-    /// One core per worker, if there are enough. Schedulers with fewer workers than there are cores take cores in turn; the first one of a
-    /// process begins anywhere.
+    /// One core per worker, if there are enough, and if the workers run no code of yours ([`Executor::Inline`] and
+    /// [`Executor::Custom`]): threads that it starts there would be pinned as well. Schedulers with fewer workers than there are cores
+    /// take cores in turn; the first one of a process begins anywhere.
     #[default]
     Auto,
     /// Wherever the system likes.
     Off,
-    /// These cores in turn, by the system's numbers.
+    /// These cores in turn, by the system's numbers; each must be one that the building thread may run on. (On Linux, a thread that
+    /// [`Executor::Inline`] or [`Executor::Custom`] have your code start on a worker inherits its core.)
     Cores(Vec<usize>),
 }
 
@@ -111,8 +113,8 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// The number of shards, each with a worker thread of its own, and another for callbacks unless
     /// [`executor`](Self::executor) names who runs them. Default: the cores that the thread which builds may run on; accepted 1 to 1024.
-    /// One more thread works ahead while they grow, and a rayon pool with a thread for each core waits for slow callbacks: by default
-    /// that makes three threads to a core, and one. All sleep while nothing is due.
+    /// One more thread works ahead while they grow, and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow
+    /// callbacks: by default that makes three threads to a core, and one. All sleep while nothing is due.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
@@ -126,6 +128,9 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// The most timers that may be pending; one more is refused with [`ScheduleError::Full`](crate::ScheduleError::Full).
     /// Default: no bound but memory and almost 2^28 timers a shard; accepted 1 or more.
+    ///
+    /// A timer that may come back ([`build_rearming`](Self::build_rearming),
+    /// [`schedule_every`](crate::Scheduler::schedule_every)) keeps its room while its callback runs.
     ///
     /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer fires at the very same
     /// moment and somebody else takes its room, the bound is exceeded by one until the next timer ends.)
@@ -147,8 +152,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Who runs the callbacks. Default: a thread per shard, for as long as callbacks are quick, and a rayon pool of the scheduler's
-    /// own, with a thread per core: for what expires while the shard's thread is busy, for what has waited there for a
-    /// millisecond, and for what is fired by a call.
+    /// own, with a thread per core (see [`shards`](Self::shards)): for what expires while the shard's thread is busy, for what has
+    /// waited there for a millisecond, and for what is fired by a call.
     ///
     /// On a shard's thread, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
     /// that use them, give a pool: [`Executor::Rayon`].
@@ -205,6 +210,11 @@ where
 {
     /// Starts the scheduler. `callback` gets each timer's key and value when it fires, on the executor. If it uses the scheduler, let it
     /// hold a [`WeakScheduler`](crate::WeakScheduler): with a [`Scheduler`] of its own it would keep that open for ever.
+    ///
+    /// Callbacks run side by side and in no order. That holds for one key, too: the callback of its next timer may overtake one that is
+    /// slow, or waits behind one.
+    ///
+    /// The defaults go by the cores that this thread may run on: one that is pinned to a core builds a scheduler with one shard.
     ///
     /// # Errors
     /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.

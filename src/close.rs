@@ -17,6 +17,7 @@ pub enum Close {
 /// What became of the timers that were pending at [`Scheduler::close`](crate::Scheduler::close).
 ///
 /// All empty for every `close` after the first.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Closed<K, V> {
     /// Timers whose values were dropped.
     pub discarded: usize,

@@ -4,9 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a timer was not accepted. Key and value come back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScheduleError<K, V> {
     /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold: almost 2^28.
-    /// Transient: there is room again when one has fired or is cancelled.
+    /// Those that are firing and may come back count, too. Transient: there is room again when one has fired or is cancelled.
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
@@ -78,11 +80,11 @@ pub enum BuildError {
     Capacity(usize),
     /// [`Pinning::Cores`](crate::Pinning::Cores) is an empty list. Permanent.
     NoCores,
-    /// [`Pinning::Cores`](crate::Pinning::Cores) names a core that this process may not run on. Permanent.
+    /// [`Pinning::Cores`](crate::Pinning::Cores) names a core that the building thread may not run on. Permanent.
     Core {
         /// The core that was asked for.
         core: usize,
-        /// The cores that exist for this process.
+        /// The cores that the thread may run on.
         available: Vec<usize>,
     },
     /// [`Builder::first_tick`](crate::Builder::first_tick) is beyond 2^63. Permanent.
@@ -101,7 +103,7 @@ impl fmt::Display for BuildError {
             Self::Capacity(limit) => write!(f, "capacity is {limit}; accepted: 1 or more (leave it out for no bound)"),
             Self::NoCores => f.write_str("pinning is Cores([]); accepted: at least one core (Pinning::Off for none)"),
             Self::Core { core, available } => {
-                write!(f, "pinning names core {core}; accepted: the cores of this process, {available:?}")
+                write!(f, "pinning names core {core}; accepted: the cores that this thread may run on, {available:?}")
             }
             Self::FirstTick(tick) => write!(f, "first_tick is {tick}; accepted: 0 to 2^63"),
             Self::Thread(error) => write!(f, "a thread of the scheduler could not be started: {error}"),

@@ -65,6 +65,7 @@ mod stats;
 mod sync;
 mod thread;
 mod timer;
+mod unwind;
 pub mod wheel;
 mod worker;
 

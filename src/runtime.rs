@@ -5,6 +5,7 @@ use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
 use crate::close::Close;
 use crate::error::BuildError;
+use crate::executor::Executor;
 use crate::expired::Runner;
 use crate::service::Core;
 use crate::worker::{Left, Worker};
@@ -41,7 +42,8 @@ where
     V: Send + 'static,
 {
     let mut threads = Vec::with_capacity(core.shards.len() + 1);
-    let cores = cores_to_pin(pinning, core.shards.len());
+    let runs_their_code = matches!(runner.executor, Executor::Inline | Executor::Custom(_));
+    let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
         let name = format!("shardwheel-cb{index}");
@@ -95,10 +97,12 @@ where
 }
 
 /// The cores for the workers in turn; empty for none.
-fn cores_to_pin(pinning: &Pinning, worker_count: usize) -> Vec<usize> {
+fn cores_to_pin(pinning: &Pinning, worker_count: usize, runs_their_code: bool) -> Vec<usize> {
     match pinning {
         Pinning::Off => Vec::new(),
         Pinning::Cores(cores) => cores.clone(),
+        // Threads that it starts would inherit the core; and a pool that it starts believe that there is one core.
+        Pinning::Auto if runs_their_code => Vec::new(),
         // Two workers on one core would only be in each other's way where the system could have moved one.
         Pinning::Auto => {
             let mut cores = available_cores();

@@ -25,6 +25,11 @@ use std::time::{Duration, Instant};
 ///
 /// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers, unless a
 /// callback drops it.
+///
+/// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers, or a few
+/// hundred, have ended on the same thread in the same shard, or with the scheduler. So what must be released in time belongs in the
+/// value.
+///
 /// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds while the caches miss (with more
 /// calling threads than cores, a `schedule` may give way to others); what exactly is promised for which call stands in
 /// ARCHITECTURE.md's progress table.
@@ -151,7 +156,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. The clock is
-    /// not read, unless the instant is so near that it may have passed.
+    /// read only if the instant may have passed, as far as is known without: if the shard sleeps until then, or longer.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).

@@ -275,15 +275,21 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(1);
 
-    /// What a worker does that sleeps whenever it may, with `count` timers due from `first` on, evenly over `spread` ticks: when it
-    /// wakes up, until the first of them has fired. No step may leave anything due: there must not be much to do by then.
-    fn wake_ups(first: u64, count: u64, spread: u64) -> Vec<u64> {
+    /// With its scheduler, on a clock that somebody sets.
+    fn worker() -> (Scheduler<u64>, Worker<u64, ()>) {
         let builder: Builder<u64, ()> = Scheduler::builder().shards(1);
         let callback = Callback::Plain(Box::new(|_, ()| {}));
         let Parts { core, runner, hasher, .. } =
             builder.into_parts(Clock::manual(TICK, Tick(0)), Executor::Inline, callback);
-        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
-        let mut worker = Worker::new(Arc::clone(&core), 0, None);
+        let worker = Worker::new(Arc::clone(&core), 0, None);
+        (Scheduler::new(core, runner, hasher, Vec::new()), worker)
+    }
+
+    /// What a worker does that sleeps whenever it may, with `count` timers due from `first` on, evenly over `spread` ticks: when it
+    /// wakes up, until the first of them has fired. No step may leave anything due: there must not be much to do by then.
+    fn wake_ups(first: u64, count: u64, spread: u64) -> Vec<u64> {
+        let (scheduler, mut worker) = worker();
+        let core = Arc::clone(worker.core());
         for key in 0..count {
             let delay = TICK * (first + key * spread / count) as u32;
             scheduler.schedule(key, delay).expect("it is open and not full");
@@ -318,5 +324,27 @@ mod tests {
         assert_eq!(wake, [lead, far, lower - 4095 / LEAD_PART, lower, first]);
         // Few of them: only to fire.
         assert_eq!(wake_ups(first, 7, 2000), [first]);
+    }
+
+    /// However long nothing happens: a hint is read as the tick nearest to the hand that has its 36 bits, so the hand may not fall
+    /// behind by so much that the horizon looks as if it were behind the hand.
+    #[test]
+    fn an_idle_worker_reads_the_clock_now_and_then() {
+        let (_scheduler, worker) = worker();
+        let now = Tick(7);
+        let slept = worker.sleep_limit(None, now).0 - now.0;
+        let last = Hint::new(Tick(now.0 + slept + HORIZON_TICKS), 1);
+        assert_eq!(last.tick(now).0, now.0 + slept + HORIZON_TICKS);
+    }
+
+    /// Its tick has passed; what is left of it names one of the far future.
+    #[test]
+    fn a_hint_whose_author_stalled_for_years_is_looked_at_now() {
+        let now = Tick(1 << 40);
+        for (tick, is_due) in [(now.0 + HORIZON_TICKS + STALL_TICKS, false), (now.0 - (1 << 35) - 1, true)] {
+            let (mut wheel, mut due) = (Slots::new(now.0), Vec::new());
+            file(&mut wheel, &mut due, Hint::new(Tick(tick), 1), now);
+            assert_eq!((due.len(), wheel.len()), if is_due { (1, 0) } else { (0, 1) }, "{tick}");
+        }
     }
 }

@@ -4,11 +4,13 @@
 
 mod support;
 
+use shardwheel::rotating::TimeCacheMap;
 use shardwheel::{
     BuildError, Builder, Close, Closed, Executor, ManualClock, Pinning, ScheduleError, Scheduler, Stats, Timer,
     WeakScheduler,
 };
 use std::error::Error;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 use support::{HOUR, MS};
 
@@ -76,7 +78,7 @@ fn cores_that_do_not_exist() {
     let error = far_away().build(|_, ()| {}).expect_err("out of range");
     let BuildError::Core { core, available } = &error else { panic!("{error}") };
     assert_eq!((*core, available.is_empty()), (1_000_000, false));
-    let text = format!("pinning names core 1000000; accepted: the cores of this process, {available:?}");
+    let text = format!("pinning names core 1000000; accepted: the cores that this thread may run on, {available:?}");
     assert_eq!(error.to_string(), text);
 }
 
@@ -144,6 +146,10 @@ fn a_full_and_closed_scheduler_is_closed() {
 fn errors_ask_nothing_of_keys_and_values() {
     struct Bare;
     let error: ScheduleError<Bare, Bare> = ScheduleError::Full(Bare, Bare);
+    assert!(
+        ScheduleError::Full(1, 2) == ScheduleError::Full(1, 2)
+            && ScheduleError::Full(1, 2) != ScheduleError::Closed(1, 2)
+    );
     let boxed: Box<dyn Error + Send + Sync> = Box::new(error);
     assert!(!boxed.to_string().is_empty() && boxed.source().is_none());
     assert!(!format!("{:?}", Closed::<Bare, Bare>::default()).is_empty());
@@ -163,6 +169,15 @@ fn everything_can_be_shared_as_it_should() {
     is_sent::<Timer<Plain, Value>>();
     is_sent::<ScheduleError<Plain, u8>>();
     is_sent::<BuildError>();
+    // A test, or a thread of a pool, that panics may go on using them.
+    fn survives<T: UnwindSafe + RefUnwindSafe>() {}
+    survives::<Scheduler<Plain, Value>>();
+    survives::<WeakScheduler<Plain, Value>>();
+    survives::<Timer<Plain, Value>>();
+    survives::<ManualClock>();
+    survives::<TimeCacheMap<Plain, Value>>();
+    #[cfg(feature = "cache")]
+    survives::<shardwheel::cache::Cache<Plain, u8>>();
 }
 
 #[test]

@@ -13,9 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{
-    Ends, Gate, HOUR, Ledger, MS, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within,
-};
+use support::{Ends, Gate, HOUR, Ledger, MS, PATIENCE, Random, Token, eventually, ignore, lock, ms, start, within};
 
 /// The callers of every stress here.
 const CALLERS: u64 = 4;
@@ -164,7 +162,7 @@ fn timers_moved_earlier_fire_in_time() {
         let moved = start(move || keys.filter(|key| mover.reschedule_at(key, deadline)).count());
         for _ in 0..8 {
             let (key, at) = fired.recv_timeout(PATIENCE).expect("no wake-up is lost");
-            assert!(at >= deadline && at < deadline + SOON, "{key} was {:?} late", at - deadline);
+            assert!(at >= deadline && at < deadline + BUSY, "{key} was {:?} late", at - deadline);
         }
         assert_eq!(moved.recv_timeout(PATIENCE), Ok(8));
     }
@@ -186,7 +184,7 @@ fn no_wake_up_is_lost_at_any_moment() {
         let delay = Duration::from_micros(random.below(30));
         scheduler.schedule_with(key, Instant::now() + delay, delay).expect("it is open and not full");
         let late = fired.recv_timeout(PATIENCE).expect("no wake-up is lost");
-        assert!(late < SOON, "{late:?} late");
+        assert!(late < BUSY, "{late:?} late");
     }
 }
 
@@ -529,7 +527,7 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
         thread::sleep(Duration::from_micros(50));
     };
     let scheduler = on_pool(pool).tick(MS / 10).build(callback).expect("in range");
-    let mut rounds = 0;
+    let (mut rounds, mut helped) = (0, 0);
     while rounds < 10 {
         let due = Instant::now() + ms(20);
         (0..TIMERS).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
@@ -542,7 +540,10 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
         let second = runs.iter().filter(|run| run.0 != runs[0].0).map(|run| run.1).min();
         assert!(!is_one_batch || second.is_none_or(|at| at >= due + MS), "another thread came too early");
         rounds += u64::from(is_one_batch);
+        helped += u64::from(second.is_some());
     }
+    // On a busy machine it may be too late for that, but not each time.
+    assert!(helped > 0, "nobody came");
 }
 
 /// It is the last of its batch that runs, and all those before it have ended.
@@ -725,10 +726,10 @@ fn callbacks_run_where_their_executor_says() {
     assert!(first == "shardwheel-cb0" && second.starts_with("shardwheel-pool"), "{first}, {second}");
 }
 
-fn pinned(pinning: Pinning, shards: usize) -> Vec<Option<usize>> {
+fn pinned(pinning: Pinning, shards: usize, executor: Option<Executor>) -> Vec<Option<usize>> {
     let fired = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&fired);
-    let builder = Scheduler::builder().shards(shards).pinning(pinning);
+    let builder = with(executor).shards(shards).pinning(pinning);
     let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
     (0..64).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
     eventually("it works, pinned or not", || fired.load(SeqCst) == 64);
@@ -738,16 +739,35 @@ fn pinned(pinning: Pinning, shards: usize) -> Vec<Option<usize>> {
 
 #[test]
 fn pinning_is_told() {
-    assert_eq!(pinned(Pinning::Off, 2), [None, None]);
+    assert_eq!(pinned(Pinning::Off, 2, None), [None, None]);
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     if let Some(core) = cores.first() {
-        let told = pinned(Pinning::Cores(vec![core.id]), 2);
+        let told = pinned(Pinning::Cores(vec![core.id]), 2, None);
         assert!(told.iter().all(|&told| told.is_none() || told == Some(core.id)), "{told:?}");
         if cfg!(target_os = "linux") {
             assert_eq!(told, [Some(core.id); 2]);
         }
     }
-    assert!(pinned(Pinning::Auto, 1).len() == 1 && pinned(Pinning::Auto, 64).iter().all(Option::is_none));
+    let (enough, too_few) = (pinned(Pinning::Auto, 1, None), pinned(Pinning::Auto, cores.len() + 1, None));
+    assert!(too_few.iter().all(Option::is_none) && enough.len() == 1);
+    assert!(enough[0].is_some() || !cfg!(target_os = "linux"));
+}
+
+/// They, and the pools that they make, would be confined to one core.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_callbacks_start_are_not_pinned() {
+    let cores = || core_affinity::get_core_ids().map_or(0, |cores| cores.len());
+    for executor in [Executor::Inline, Executor::custom(Job::run)] {
+        let (sender, seen) = channel();
+        let callback = move |_: &u64, ()| {
+            let sender = sender.clone();
+            thread::spawn(move || ignore(sender.send(cores())));
+        };
+        let scheduler = with(Some(executor)).build(callback).expect("in range");
+        assert!(scheduler.schedule(1, MS).is_ok());
+        assert_eq!(seen.recv_timeout(PATIENCE), Ok(cores()));
+    }
 }
 
 /// Else one core would have all the work.
@@ -756,11 +776,11 @@ fn pinning_is_told() {
 fn small_schedulers_take_the_cores_in_turn() {
     let core_count = core_affinity::get_core_ids().map_or(0, |cores| cores.len());
     // Other tests take some as well.
-    let taken: HashSet<_> = (0..16).flat_map(|_| pinned(Pinning::Auto, 1)).collect();
+    let taken: HashSet<_> = (0..16).flat_map(|_| pinned(Pinning::Auto, 1, None)).collect();
     assert!(core_count < 2 || taken.len() > 1, "{taken:?}");
 }
 
-/// Many schedulers begin and end; no thread of theirs is left.
+/// Many schedulers begin and end; no worker of theirs is left, and no thread for callbacks.
 #[cfg(target_os = "linux")]
 #[test]
 fn no_thread_outlives_its_scheduler() {

@@ -1,0 +1,42 @@
+//! A panic that passes a handle by breaks nothing: no call leaves anything half done, and the user's code that may panic is called
+//! between steps, or caught. The compiler cannot see that, because behind the handles are callbacks, which may hold anything.
+
+use crate::manual::ManualClock;
+use crate::rotating::TimeCacheMap;
+use crate::scheduler::{Scheduler, WeakScheduler};
+use crate::timer::Timer;
+use std::hash::Hash;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+impl UnwindSafe for ManualClock {}
+impl RefUnwindSafe for ManualClock {}
+
+impl<K, V> UnwindSafe for TimeCacheMap<K, V> {}
+impl<K, V> RefUnwindSafe for TimeCacheMap<K, V> {}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> UnwindSafe for Timer<K, V> {}
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> RefUnwindSafe for Timer<K, V> {}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: RefUnwindSafe> UnwindSafe for Scheduler<K, V, S> {}
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: RefUnwindSafe> RefUnwindSafe for Scheduler<K, V, S> {}
+
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: RefUnwindSafe> UnwindSafe for WeakScheduler<K, V, S> {}
+impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: RefUnwindSafe> RefUnwindSafe
+    for WeakScheduler<K, V, S>
+{
+}
+
+#[cfg(feature = "cache")]
+mod cache {
+    use super::{Hash, RefUnwindSafe, UnwindSafe};
+    use crate::cache::Cache;
+
+    impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static, S: RefUnwindSafe> UnwindSafe
+        for Cache<K, V, S>
+    {
+    }
+    impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static, S: RefUnwindSafe> RefUnwindSafe
+        for Cache<K, V, S>
+    {
+    }
+}
