@@ -3,8 +3,7 @@
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
 use crate::expired::{Batch, IsDue};
-pub(crate) use crate::shard::shielded;
-use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
+use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick, shielded};
 use crate::thread;
 use std::any::Any;
 use std::cell::Cell;
@@ -50,6 +49,11 @@ pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     let result = catch_unwind(AssertUnwindSafe(run));
     nest(-1);
     result
+}
+
+/// Runs code of the user's that is not a timer's. `None`: it panicked, and what it threw is dropped.
+pub(crate) fn caught<R>(run: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(drop_quietly).ok()
 }
 
 /// Runs what may panic though nobody is left whom that would concern.

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -229,6 +229,20 @@ fn clearing_ends_every_entry_and_its_timer() {
     assert_eq!((cache.len(), cache.stats().evicted), (3, 0), "all the room is free");
 }
 
+#[test]
+fn clearing_clones_no_value() {
+    struct Precious;
+    impl Clone for Precious {
+        fn clone(&self) -> Self {
+            unreachable!("nobody gets the value")
+        }
+    }
+    let cache = Cache::builder(HOUR).build().unwrap();
+    (0..3).for_each(|key| ignore(cache.insert(key, Precious)));
+    cache.clear();
+    assert_eq!((cache.len(), cache.stats().removed), (0, 3));
+}
+
 /// go-zero's wheel hangs when a callback sets a timer.
 #[test]
 fn a_listener_may_use_the_cache() {
@@ -257,7 +271,10 @@ fn a_listener_may_use_the_cache() {
 #[test]
 fn a_panicking_listener_stops_nothing() {
     hush_callbacks();
-    let builder = Cache::builder(SECOND).jitter(0.0).limit(2).listener(|_: &u64, _: &u64, _| panic!("on purpose"));
+    let thrown = Ledger::default();
+    let ledger = thrown.clone();
+    let throw = move |key: &u64, _: &u64, _| panic_any(ledger.token(*key));
+    let builder = Cache::builder(SECOND).jitter(0.0).limit(2).listener(throw);
     let (cache, clock) = builder.build_manual().unwrap();
     cache.insert(1, 10);
     assert_eq!(cache.insert(1, 11), Some(10));
@@ -269,6 +286,7 @@ fn a_panicking_listener_stops_nothing() {
     assert_eq!((stats.listener_panics, ends_of(&stats), stats.entries), (4, 4, 0));
     cache.insert(4, 40);
     assert_eq!(cache.get(&4), Some(40));
+    assert_eq!((thrown.made(), thrown.alive()), (4, 0), "what they throw is not kept");
 }
 
 // The limit.

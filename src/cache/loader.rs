@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// Why a value could not be loaded. Nothing is stored; who asks next loads again.
+#[non_exhaustive]
 pub enum LoadError<E> {
     /// The loader failed: this thread's, or the one that it waited for. All who waited share the error.
     Failed(Arc<E>),

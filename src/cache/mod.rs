@@ -32,7 +32,8 @@ use store::{Store, Timers};
 ///
 /// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is never seen from its deadline on, however
 ///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
-/// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody. Writes are
+/// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody, but for each
+///   thread's first one, which enters it in a list. Writes are
 ///   lock-free but for two things: with a limit, each takes one short lock, in which the order of use is kept; and while the
 ///   map grows, they may wait for one another.
 /// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause); one of these, once. The
@@ -89,7 +90,8 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// The settings of a new cache, whose entries live for `ttl` after their insertion. [`Duration::MAX`]: for ever.
+    /// The settings of a new cache, whose entries live for `ttl` after their insertion, give or take the
+    /// [jitter](Builder::jitter): 5 % by default. [`Duration::MAX`]: for ever.
     pub fn builder(ttl: Duration) -> Builder<K, V> {
         Builder::new(ttl)
     }
@@ -119,7 +121,8 @@ where
         self.store.find(key).is_some_and(|entry| !entry.is_expired(self.timers.now()))
     }
 
-    /// Puts an entry in, for the cache's TTL from now. The value that is replaced comes back, unless it has expired.
+    /// Puts an entry in, for the cache's TTL from now, [jitter](Builder::jitter) included. The value that is replaced comes back,
+    /// unless it has expired.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -151,7 +154,7 @@ where
         K: Borrow<Q>,
     {
         let id = self.store.withdraw(key)?;
-        self.end(id, Cause::Removed)
+        self.end(id, Cause::Removed, Entry::into_value)
     }
 
     /// Takes all entries out that are there at the call, as [`remove`](Self::remove) does. An entry that is put in meanwhile
@@ -169,7 +172,7 @@ where
     pub fn clear(&self) {
         for entry in self.store.all() {
             self.store.unpublish(&entry);
-            self.end(entry.id, Cause::Removed);
+            self.end(entry.id, Cause::Removed, drop);
         }
     }
 
@@ -319,11 +322,11 @@ where
             return None;
         }
         let replaced = self.store.publish(&entry);
-        let replaced = replaced.and_then(|id| self.end(id, Cause::Replaced));
+        let replaced = replaced.and_then(|id| self.end(id, Cause::Replaced, Entry::into_value));
         if let Some(victim) = self.store.file(&entry) {
             // Whoever is to end it: it may have expired, and its callback wait for the executor. The room is needed now.
             self.store.unpublish(&victim);
-            self.end(victim.id, Cause::Evicted);
+            self.end(victim.id, Cause::Evicted, drop);
         }
         replaced
     }
@@ -335,11 +338,11 @@ where
         }
     }
 
-    /// Ends an entry, if this thread is the one who ends its timer. Its value, if it was still good.
-    fn end(&self, id: u64, cause: Cause) -> Option<V> {
+    /// Ends an entry, if this thread is the one who ends its timer. What `then` makes of it, if it was still good.
+    fn end<R>(&self, id: u64, cause: Cause, then: impl FnOnce(Arc<Entry<K, V>>) -> R) -> Option<R> {
         let entry = self.timers.cancel(&id)?;
         let expired = entry.is_expired(self.timers.now());
         self.store.leave(&entry, if expired { Cause::Expired } else { cause });
-        (!expired && cause != Cause::Evicted).then(|| Entry::into_value(entry))
+        (!expired).then(|| then(entry))
     }
 }

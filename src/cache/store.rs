@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
-use crate::callback::shielded;
+use crate::callback::caught;
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use papaya::{Equivalent, HashMap};
@@ -161,7 +161,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
 
     fn tell(&self, entry: &Entry<K, V>, cause: Cause) {
         let Some(listener) = &self.listener else { return };
-        if shielded(|| listener(&entry.key, &entry.value, cause)).is_none() {
+        if caught(|| listener(&entry.key, &entry.value, cause)).is_none() {
             self.tally.add(Event::ListenerPanicked);
         }
     }

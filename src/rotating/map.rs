@@ -22,6 +22,7 @@ pub(super) const BUCKETS_MAX: usize = 1 << 16;
 /// assert_eq!(pending.rotate(), [(17, "request")]);
 /// # Ok::<(), shardwheel::rotating::RotatingError>(())
 /// ```
+#[derive(Clone)]
 pub struct RotatingMap<K, V> {
     /// Newest first; never empty.
     buckets: VecDeque<HashMap<K, V>>,
@@ -69,9 +70,14 @@ impl<K, V> RotatingMap<K, V> {
     ///
     /// The new bucket begins with no memory: O(entries that leave), and nothing of a spike is kept.
     pub fn rotate(&mut self) -> Vec<(K, V)> {
+        self.turn().into_iter().collect()
+    }
+
+    /// As `rotate`, in O(1): the bucket as it is.
+    pub(super) fn turn(&mut self) -> HashMap<K, V> {
         let dead = self.buckets.pop_back().unwrap_or_default();
         self.buckets.push_front(HashMap::new());
-        dead.into_iter().collect()
+        dead
     }
 }
 

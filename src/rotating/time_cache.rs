@@ -10,12 +10,13 @@
 use super::error::RotatingError;
 use super::map::RotatingMap;
 use crate::builder::Pinning;
-use crate::callback::shielded;
+use crate::callback::caught;
+use crate::close::Close;
 use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
 use std::borrow::Borrow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -29,7 +30,8 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// For many threads; each call takes one short lock and looks into up to k buckets. Buckets that expire are handed to a
 /// callback, one call for each that is not empty, in order, on a thread of the map's own: at most one tick of 1 ms and the
 /// thread's wake-up late, and after the callback for the bucket before. No entry is seen when its time is over, be the
-/// callback late or not. A callback that panics stops nothing: the panic is counted.
+/// callback late or not. A callback that panics stops nothing: the panic is counted. If it uses the map, let it hold a
+/// [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep the map for ever.
 ///
 /// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at; what is in it is dropped, with
 /// no call.
@@ -66,13 +68,20 @@ struct State<K, V> {
     /// When the next rotation is due; `None`: never.
     next: Option<Instant>,
     /// Buckets on their way to the callback.
-    dead: VecDeque<Vec<(K, V)>>,
+    dead: VecDeque<HashMap<K, V>>,
     panics: u64,
 }
 
 impl<K, V> fmt::Debug for TimeCacheMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimeCacheMap").field("buckets", &self.shared.lock().map).finish_non_exhaustive()
+    }
+}
+
+/// Waits for the call that its thread is at; not in that call itself.
+impl<K, V> Drop for TimeCacheMap<K, V> {
+    fn drop(&mut self) {
+        self.scheduler.close(Close::Discard);
     }
 }
 
@@ -217,7 +226,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
 
     /// `None`: the map itself is on its way out.
     fn scheduler(&self) -> Option<Scheduler<()>> {
-        self.scheduler.get()?.upgrade()
+        self.scheduler.get()?.upgrade().filter(|scheduler| !scheduler.is_closed())
     }
 
     /// The map as it is by now.
@@ -231,14 +240,14 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
     /// The timer's callback: hands over what has died, and waits for the next rotation.
     fn turn(&self) {
         while let Some(bucket) = self.next_dead() {
-            if shielded(|| (self.expired)(bucket)).is_none() {
+            if caught(|| (self.expired)(bucket.into_iter().collect())).is_none() {
                 self.lock().panics += 1;
             }
         }
         self.arm();
     }
 
-    fn next_dead(&self) -> Option<Vec<(K, V)>> {
+    fn next_dead(&self) -> Option<HashMap<K, V>> {
         self.current(&self.scheduler()?).dead.pop_front()
     }
 
@@ -255,16 +264,36 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
 }
 
 impl<K, V> State<K, V> {
-    /// Makes the rotations that are due at `now`. O(entries that leave): after k rotations the map is empty.
+    /// Makes the rotations that are due at `now`. O(k): after k rotations the map is empty.
     fn catch_up(&mut self, now: Instant) {
         let Some(next) = self.next.filter(|&next| next <= now) else { return };
         let late = now - next;
         let missed = late.as_nanos() / self.period.as_nanos() + 1;
         for _ in 0..missed.min(self.map.bucket_count() as u128) {
-            self.dead.push_back(self.map.rotate());
+            self.dead.push_back(self.map.turn());
         }
         self.dead.retain(|bucket| !bucket.is_empty());
         let since = late.as_nanos() % self.period.as_nanos();
         self.next = now.checked_add(self.period - Duration::from_nanos(since as u64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its thread may be about to take a bucket, and so have a handle of its own.
+    #[test]
+    fn no_call_begins_after_the_drop() {
+        let (map, _clock) = TimeCacheMap::new_manual(Duration::from_secs(1), 2, drop).expect("in range");
+        let shared = Arc::clone(&map.shared);
+        let handle = shared.scheduler().expect("the map is there");
+        let die = || shared.lock().dead.push_back(HashMap::from([(1, 1)]));
+        die();
+        assert_eq!(shared.next_dead(), Some(HashMap::from([(1, 1)])));
+        die();
+        drop(map);
+        assert_eq!(shared.next_dead(), None);
+        drop(handle);
     }
 }
