@@ -139,12 +139,17 @@ fn cancelled_by_handle() {
 #[test]
 fn replaced() {
     on_manual_clock(|scheduler, clock, maker| {
-        for _ in 0..5 {
+        let replace_all = || {
             (0..COUNT).for_each(|id| drop(maker.schedule(scheduler, id, HOUR).expect("it was pending")));
             assert_eq!(maker.values.alive(), COUNT as usize);
             clock.advance(MS);
-        }
-        assert!(maker.keys.alive() < 4 * COUNT as usize, "keys of replaced timers go as well");
+        };
+        (0..5).for_each(|_| replace_all());
+        // A thread of another test that is stopped in a call keeps them for as long.
+        eventually("keys of replaced timers go as well", || {
+            replace_all();
+            maker.keys.alive() < 4 * COUNT as usize
+        });
     });
 }
 
@@ -166,7 +171,7 @@ fn drained_by_a_closure_that_panics() {
         let drain = || scheduler.drain(|_, value| assert!(value.id != 7, "on purpose"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).is_err());
         assert_eq!(scheduler.len(), maker.values.alive(), "those after it wait on");
-        assert_eq!(scheduler.stats().drained + scheduler.stats().pending, COUNT);
+        assert_eq!(scheduler.stats().drained, COUNT - maker.values.alive() as u64);
     });
 }
 

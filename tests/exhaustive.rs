@@ -39,15 +39,8 @@ fn due(now: u64, delay: u64) -> u64 {
 struct Rig {
     scheduler: Scheduler<u32>,
     clock: ManualClock,
-    slot: ClockSlot,
     start: Instant,
     log: Log,
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.slot.clear();
-    }
 }
 
 impl Rig {
@@ -64,7 +57,7 @@ impl Rig {
         slot.set(&clock);
         *lock(&start) = Some(clock.now());
         let start = clock.now();
-        Self { scheduler, clock, slot, start, log }
+        Self { scheduler, clock, start, log }
     }
 
     fn now(&self) -> u64 {

@@ -1,14 +1,14 @@
-//! Promise 10, bounded memory, by the memory of this very process: so these tests run one after the other, in a
-//! process of their own.
+//! What shows in a whole process: promise 10, bounded memory, by its memory, and promise 8, idle costs nothing, by its threads. So
+//! these tests run one after the other, in a process of their own.
 
 mod support;
 
 use shardwheel::Scheduler;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-use support::{HOUR, Ledger, eventually, ignore, lock, resident_bytes};
+use support::{HOUR, Ledger, eventually, ignore, lock, resident_bytes, status_field};
 
-/// Whoever holds it is the only one who uses memory.
+/// Whoever holds it is the only one who uses memory and threads.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     lock(&ALONE)
@@ -96,4 +96,33 @@ fn promise_10_keys_do_not_pile_up() {
         assert_eq!(scheduler.cancel(&id), Some(()));
     }
     assert!(keys.alive() < 20_000, "{} keys are left", keys.alive());
+}
+
+/// How often threads of this crate have gone to sleep.
+#[cfg(target_os = "linux")]
+fn sleeps() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    let ours = statuses.filter(|status| status.starts_with("Name:\tshardwheel"));
+    ours.filter_map(|status| status_field(&status, "voluntary_ctxt_switches:")).sum()
+}
+
+/// Those for callbacks, of the pool and for growth, too, after all of them have had something to do.
+#[cfg(target_os = "linux")]
+#[test]
+fn promise_08_idle_for_every_thread() {
+    let _alone = alone();
+    let slow = |_: &u64, value: Large| std::thread::sleep(Duration::from_micros(value[0]));
+    let scheduler = Scheduler::builder().shards(2).build(slow).expect("in range");
+    let schedule = |key, micros, delay| ignore(scheduler.schedule_with(key, [micros; 32], delay).expect("it is open"));
+    (0..50_000).for_each(|key| schedule(key, 0, HOUR));
+    (0..100).for_each(|key| schedule(key, 100, Duration::from_millis(20)));
+    let naps = |length| {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(length));
+        sleeps() - before
+    };
+    eventually("all have run", || scheduler.stats().fired == 100 && scheduler.stats().callbacks_waiting == 0);
+    eventually("all are asleep", || naps(100) == 0);
+    assert_eq!(naps(400), 0, "nobody wakes up while nothing is due");
 }

@@ -72,6 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => key().prop_map(Op::ExpireNow),
         4 => any::<u8>().prop_map(Op::HandleCancel),
         4 => (any::<u8>(), delay()).prop_map(|(pick, span)| Op::HandleReschedule(pick, span)),
+        2 => (any::<u8>(), span()).prop_map(|(pick, span)| Op::HandleRescheduleAt(pick, span)),
         2 => any::<u8>().prop_map(Op::HandleLook),
         2 => any::<u8>().prop_map(Op::HandleExpireNow),
         1 => Just(Op::Drain),

@@ -1,14 +1,14 @@
 //! Timers that come back: at a fixed rate, or as their callback wants.
 #![cfg(not(feature = "loom"))]
 
+mod support;
+
 use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-
-const MS: Duration = Duration::from_millis(1);
+use support::{Ledger, MS, Token, eventually};
 
 /// When each callback ran, in milliseconds since the start, and with what.
 type Runs = Arc<Mutex<Vec<(u64, u32)>>>;
@@ -49,11 +49,11 @@ impl Plain {
         assert_eq!(self.scheduler.schedule_every(key, 0, period, missed).unwrap(), None);
     }
 
-    /// scheduled + rearmed = the ends + pending.
-    fn is_balanced(&self) -> bool {
-        let stats = self.scheduler.stats();
-        let ends = stats.fired + stats.cancelled + stats.replaced + stats.drained + stats.discarded + stats.returned;
-        stats.scheduled + stats.rearmed == ends + stats.pending
+    /// How many there are, counted in two ways: as what began and has not ended, and one by one.
+    fn pending(&self) -> usize {
+        let found = (0..10).filter(|key| self.scheduler.contains(key)).count();
+        assert_eq!(self.scheduler.len(), found);
+        found
     }
 }
 
@@ -65,7 +65,7 @@ fn a_fixed_rate_does_not_drift() {
     timers.clock.advance(MS * 15_000);
     let expected: Vec<u64> = (1..=10_000u64).map(|n| (n * 3).div_ceil(2)).collect();
     assert_eq!(timers.times(), expected);
-    assert!(timers.is_balanced());
+    assert_eq!(timers.pending(), 1);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_period_shorter_than_a_tick_runs_once_a_tick() {
         assert!(timers.scheduler.reschedule(&1, MS * 50));
         timers.clock.advance(MS * 60);
         assert_eq!(timers.times()[10..], [150, 160], "{missed:?}: nothing is owed from before");
-        assert!(timers.is_balanced());
+        assert_eq!(timers.pending(), 1);
     }
 }
 
@@ -104,12 +104,20 @@ fn missed_deadlines_are_skipped_made_up_for_or_delayed() {
         scheduler.close(Close::Discard);
         at
     };
-    let skip = runs(MissedTicks::Skip);
-    assert!(skip[1] >= MS * 250 && skip[2] >= MS * 300, "the phase stays: {skip:?}");
-    let burst = runs(MissedTicks::Burst);
-    // 100, 150 and 200 are overdue at 225; the fifth run is that of 250.
-    assert!(burst[4] >= MS * 250 && burst[3] < burst[4], "{burst:?}");
-    assert!(burst[3] - burst[1] < MS * 49, "made up for at once: {burst:?}");
+    // This machine may be late at times, but not each time.
+    let phase_stays = || {
+        let skip = runs(MissedTicks::Skip);
+        assert!(skip[1] >= MS * 250 && skip[2] >= MS * 300, "{skip:?}");
+        skip[1] < MS * 275
+    };
+    assert!((0..10).any(|_| phase_stays()));
+    let made_up_for_at_once = || {
+        let burst = runs(MissedTicks::Burst);
+        // 100, 150 and 200 are overdue at 225; the fifth run is that of 250.
+        assert!(burst[4] >= MS * 250 && burst[3] < burst[4], "{burst:?}");
+        burst[3] - burst[1] < MS * 49
+    };
+    assert!((0..10).any(|_| made_up_for_at_once()));
     let delay = runs(MissedTicks::Delay);
     assert!(delay[1] >= MS * 275 && delay[2] >= MS * 325, "a whole period after the end of the late run: {delay:?}");
 }
@@ -125,7 +133,7 @@ fn between_runs_it_is_a_timer_as_any_other() {
     assert_eq!(timers.times(), [100, 200, 260, 360, 460], "the rate goes on from there");
     assert_eq!(timers.scheduler.cancel(&1), Some(0));
     assert_eq!(timers.clock.advance(MS * 1000), 0);
-    assert!(timers.scheduler.is_empty() && timers.is_balanced());
+    assert_eq!(timers.pending(), 0);
 }
 
 #[test]
@@ -136,7 +144,7 @@ fn expire_now_is_one_run_more_and_its_rate_goes_on() {
     assert!(timers.scheduler.expire_now(&1) && timers.scheduler.expire_now(&1));
     timers.clock.advance(MS * 300);
     assert_eq!(timers.times(), [100, 110, 110, 200, 300, 400]);
-    assert!(timers.is_balanced());
+    assert_eq!(timers.pending(), 1);
 }
 
 #[test]
@@ -163,7 +171,7 @@ fn a_schedule_of_its_key_replaces_it() {
     assert_eq!(timers.scheduler.schedule_with(1, 5, MS * 200).unwrap(), Some(0));
     timers.clock.advance(MS * 1000);
     assert_eq!(*timers.runs.lock().unwrap(), [(100, 0), (350, 5)]);
-    assert!(timers.is_balanced());
+    assert_eq!(timers.pending(), 0);
 }
 
 #[test]
@@ -355,43 +363,27 @@ fn a_drain_takes_periodic_timers_out_for_good() {
     timers.clock.advance(MS * 15);
     assert_eq!(timers.scheduler.drain(|&key, value| assert_eq!((key, value), (1, 0))), 1);
     assert_eq!(timers.clock.advance(MS * 100), 0);
-    assert!(timers.is_balanced());
-}
-
-/// Counts drops.
-#[derive(Clone)]
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Counted {
-    fn new(alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, SeqCst);
-        Self(Arc::clone(alive))
-    }
+    assert_eq!(timers.pending(), 0);
 }
 
 #[test]
 fn a_dropped_job_ends_its_timers() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let values = Ledger::default();
     let (sender, jobs) = channel();
     let executor = Executor::custom(move |job| drop(sender.send(job)));
     let builder = Scheduler::builder().executor(executor).capacity(1);
-    let callback = |&key: &u32, _: &mut Counted| if key == 1 { Next::After(MS) } else { Next::Done };
+    let callback = |&key: &u32, _: &mut Token| if key == 1 { Next::After(MS) } else { Next::Done };
     let scheduler = builder.build_rearming(callback).unwrap();
-    scheduler.schedule_with(1, Counted::new(&alive), MS).unwrap();
+    scheduler.schedule_with(1, values.token(1), MS).unwrap();
     drop(jobs.recv().unwrap());
-    assert_eq!(alive.load(SeqCst), 0);
+    assert_eq!(values.alive(), 0);
     assert!(scheduler.is_empty());
     assert_eq!(scheduler.stats().callbacks_lost, 1);
     // It has left its room to others.
-    assert!(scheduler.schedule_with(2, Counted::new(&alive), MS).unwrap().is_none());
+    assert!(scheduler.schedule_with(2, values.token(2), MS).unwrap().is_none());
     jobs.recv().unwrap().run();
-    assert_eq!((alive.load(SeqCst), scheduler.len(), scheduler.stats().fired), (0, 0, 2));
+    assert_eq!((values.alive(), scheduler.len(), scheduler.stats().fired), (0, 0, 2));
+    values.assert_none_twice();
 }
 
 /// Callers move, cancel and restart timers that keep coming back, on a pool: what was cancelled stays away, and every
@@ -399,13 +391,12 @@ fn a_dropped_job_ends_its_timers() {
 #[test]
 fn callers_and_runs_agree_on_who_comes_back() {
     const KEYS: u32 = 8;
-    let alive = Arc::new(AtomicUsize::new(0));
-    let running = Arc::new(Mutex::new(HashMap::<u32, usize>::new()));
-    let overlap = Arc::clone(&running);
+    let (values, runs) = (Ledger::default(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&runs);
     let scheduler = Scheduler::builder()
         .tick(Duration::from_micros(50))
-        .build_rearming(move |key: &u32, value: &mut (u32, Counted)| {
-            *overlap.lock().unwrap().entry(*key).or_default() += 1;
+        .build_rearming(move |_: &u32, value: &mut (u32, Token)| {
+            count.fetch_add(1, SeqCst);
             value.0 += 1;
             if value.0.is_multiple_of(17) { Next::Done } else { Next::After(Duration::from_micros(100)) }
         })
@@ -413,14 +404,14 @@ fn callers_and_runs_agree_on_who_comes_back() {
     let end = Instant::now() + MS * 500;
     std::thread::scope(|scope| {
         for caller in 0..4u32 {
-            let (scheduler, alive) = (scheduler.clone(), Arc::clone(&alive));
+            let (scheduler, values) = (scheduler.clone(), values.clone());
             scope.spawn(move || {
                 let mut step = caller;
                 while Instant::now() < end {
                     step = step.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let key = (step >> 16) % KEYS;
                     match (step >> 8) % 4 {
-                        0 => drop(scheduler.schedule_with(key, (0, Counted::new(&alive)), MS / 10)),
+                        0 => drop(scheduler.schedule_with(key, (0, values.token(0)), MS / 10)),
                         1 => drop(scheduler.cancel(&key)),
                         2 => drop(scheduler.reschedule(&key, MS / 5)),
                         _ => drop(scheduler.expire_now(&key)),
@@ -431,16 +422,11 @@ fn callers_and_runs_agree_on_who_comes_back() {
     });
     (0..KEYS).for_each(|key| drop(scheduler.cancel(&key)));
     // Those that were running when they were cancelled.
-    let patience = Instant::now() + Duration::from_secs(20);
-    while alive.load(SeqCst) > 0 && Instant::now() < patience {
-        std::thread::sleep(MS);
-    }
-    assert_eq!(alive.load(SeqCst), 0, "cancelled, and came back or leaked");
-    let before: usize = running.lock().unwrap().values().sum();
+    eventually("what was cancelled stays away", || values.alive() == 0);
+    let before = runs.load(SeqCst);
     std::thread::sleep(MS * 20);
-    assert_eq!(running.lock().unwrap().values().sum::<usize>(), before, "it runs on");
+    assert_eq!(runs.load(SeqCst), before, "it runs on");
+    values.assert_none_twice();
     let stats = scheduler.stats();
-    let ends = stats.fired + stats.cancelled + stats.replaced;
-    assert_eq!(stats.scheduled + stats.rearmed, ends + stats.pending, "{stats:?}");
-    assert_eq!(stats.pending, 0);
+    assert_eq!(stats.scheduled + stats.rearmed, stats.fired + stats.cancelled + stats.replaced, "{stats:?}");
 }

@@ -2,7 +2,7 @@
 
 mod world;
 
-pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate, stall_before};
+pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate};
 pub(crate) use world::{Firing, Run, Sealed, TICK_0, Value, Worker, World, ordinal};
 
 use crate::sync::{self, Loads, Operation, Order, Place, Setting};
@@ -396,6 +396,3 @@ fn release_quarantine() {
         unsafe { System.dealloc(pointer, layout) };
     }
 }
-
-/// A thread's answer that another thread reads without waiting for it. Orders nothing.
-pub(crate) type Note<T> = Rc<Cell<Option<T>>>;

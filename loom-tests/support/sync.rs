@@ -232,6 +232,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
+    /// True if the thread has stopped, and waits.
+    pub(crate) fn is_waited_at(&self) -> bool {
+        self.waiter.borrow().is_some()
+    }
+
     pub(crate) fn open(&self) {
         self.open.set(true);
         if let Some(thread) = self.waiter.take() {
@@ -241,12 +246,6 @@ impl Gate {
 }
 
 /// The calling thread stops before its operation number `operation` from now (0: the next one), until the gate opens.
-pub(crate) fn stall_before(operation: usize) -> Rc<Gate> {
-    let gate = Rc::new(Gate::default());
-    stall_at_gate(operation, &gate);
-    gate
-}
-
 pub(crate) fn stall_at_gate(operation: usize, gate: &Rc<Gate>) {
     let stall = Stall {
         thread: loom::thread::current().id(),

@@ -405,8 +405,3 @@ impl Worker {
         self.firings.iter().map(|firing| firing.value).collect()
     }
 }
-
-/// Opens the gate whatever happens.
-pub(crate) fn let_go(gate: &Gate) {
-    gate.open();
-}

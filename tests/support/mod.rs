@@ -247,7 +247,7 @@ impl Ends {
     }
 }
 
-/// A manual clock for callbacks, which are made before it. Forgets it when dropped, because clock and callback own each other.
+/// A manual clock for callbacks, which are made before it.
 #[derive(Clone, Default)]
 pub struct ClockSlot(Arc<Mutex<Option<ManualClock>>>);
 
@@ -264,15 +264,16 @@ impl ClockSlot {
         let clock = lock(&self.0).clone();
         clock.expect("the clock is set before anything fires").advance(by)
     }
-
-    pub fn clear(&self) {
-        lock(&self.0).take();
-    }
 }
 
 /// The memory of this process that is in use, in bytes; `None` where the system does not tell.
 pub fn resident_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * 4096)
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kibibytes: u64 = status_field(&status, "VmRSS:")?;
+    Some(kibibytes << 10)
+}
+
+/// A figure of the status that Linux tells of a process or a thread.
+pub fn status_field(status: &str, name: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

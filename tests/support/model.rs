@@ -73,6 +73,7 @@ pub enum Op {
     /// Operations on a handle, an old one perhaps.
     HandleCancel(u8),
     HandleReschedule(u8, Span),
+    HandleRescheduleAt(u8, Span),
     HandleLook(u8),
     HandleExpireNow(u8),
     Drain,
@@ -613,7 +614,14 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
                 self.check_fired_early(key, answer, |_| true);
             }
             Op::HandleCancel(pick) => self.handle_cancel(pick),
-            Op::HandleReschedule(pick, span) => self.handle_reschedule(pick, self.delay(span)),
+            Op::HandleReschedule(pick, span) => {
+                let delay = self.delay(span);
+                self.handle_move(pick, self.model.deadline_after(delay), |handle| handle.reschedule(delay));
+            }
+            Op::HandleRescheduleAt(pick, span) => {
+                let (instant, deadline) = self.ahead(span);
+                self.handle_move(pick, deadline, |handle| handle.reschedule_at(instant));
+            }
             Op::HandleLook(pick) => self.handle_look(pick),
             Op::HandleExpireNow(pick) => self.handle_expire_now(pick),
             Op::Drain => self.drain(None),
@@ -698,10 +706,9 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         assert_eq!(answer, is_pending.then(|| self.model.cancel(key)).flatten());
     }
 
-    fn handle_reschedule(&mut self, pick: u8, delay: Duration) {
+    fn handle_move(&mut self, pick: u8, deadline: Option<u128>, shift: impl Fn(&Timer<Token, Value>) -> bool) {
         let Some((handle, key, is_pending)) = self.handle(pick) else { return };
-        let answer = handle.reschedule(delay);
-        let deadline = self.model.deadline_after(delay);
+        let answer = shift(handle);
         assert_eq!(answer, is_pending && self.model.reschedule(key, deadline));
     }
 
@@ -827,6 +834,5 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
             assert!(!handle.is_pending() && handle.cancel().is_none() && !handle.reschedule(Duration::ZERO));
         }
         assert_eq!(self.clock.advance(Duration::from_secs(1)), 0);
-        self.world.clock.clear();
     }
 }
