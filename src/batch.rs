@@ -29,7 +29,7 @@ where
     /// itself. It pays from about ten timers on.
     ///
     /// Delays count from the beginning of the call, and up to 32 timers are taken from the iterator before the first of them starts. If
-    /// it panics, or a key's `Hash`, those are dropped.
+    /// it panics, or a key's `Hash`, those are dropped, and so are the answers by then.
     ///
     /// # Errors
     /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with): one that finds no room gives key and

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 /// So many at most wait to be finished while one thread runs further callbacks: a slow one shall not keep all those before it.
 const UNFINISHED_MAX: usize = 256;
 
-/// So many of a batch are told to be as late as the first of them: to read the clock for each would cost as much as a quick callback.
+/// The first so many of a batch are told one by one how late they are. Behind them each so many are told to be as late as the first of
+/// these: to read the clock for all would cost as much as quick callbacks.
 const TOLD_TOGETHER: usize = 32;
 
 /// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the batches under way: whoever
@@ -66,19 +67,27 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     pub(crate) fn run(&self) {
         let mut taken = Taken::of(self);
         while let Some((place, claim)) = self.take() {
-            if self.is_due == IsDue::Yes && place.is_multiple_of(TOLD_TOGETHER) {
+            if self.is_due == IsDue::Yes {
                 self.record_lateness(place);
             }
             taken.end(claim, |node, value, repeats| run_one(self, node, value, repeats));
         }
     }
 
-    /// Of the timer at this place, and of those behind it up to the next one that is told.
+    /// Of the timer at this place, and of those behind it that are told with it; of none, if it is told with one before.
+    #[inline]
     fn record_lateness(&self, place: usize) {
+        let is_alone = place < TOLD_TOGETHER;
+        if is_alone || place.is_multiple_of(TOLD_TOGETHER) {
+            self.tell(place, if is_alone { 1 } else { TOLD_TOGETHER });
+        }
+    }
+
+    fn tell(&self, place: usize, count: usize) {
         let (clock, near) = (&self.core.clock, self.shard().hand());
         let now = clock.now();
         let lateness = |due| now.0.saturating_sub(clock.start_of(due).0);
-        let told = self.waiting.from(place).iter().take(TOLD_TOGETHER);
+        let told = self.waiting.from(place).iter().take(count);
         let told = told.filter_map(|claim| claim.due(near)).map(lateness);
         self.core.reports[self.shard_number].lateness.record(told);
     }
@@ -174,6 +183,7 @@ mod tests {
     use super::*;
     use crate::builder::{Builder, Parts};
     use crate::clock::{Clock, Nanos};
+    use crate::lateness::Lateness;
     use crate::scheduler::Scheduler;
     use crate::shard::{Purpose, Tick};
     use std::sync::{OnceLock, Weak};
@@ -181,9 +191,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Each callback takes a millisecond, and those behind it are as much later.
-    #[test]
-    fn lateness_counts_the_wait_for_the_callbacks_before() {
+    /// What is told of so many timers, each of whose callbacks takes a millisecond.
+    fn lateness_of(count: u64) -> Lateness {
         let own: Arc<OnceLock<Weak<Core<u64, ()>>>> = Arc::default();
         let seen = Arc::clone(&own);
         let slow = move |_: &u64, ()| {
@@ -195,20 +204,27 @@ mod tests {
             builder.into_parts(Clock::manual(MS, Tick(0)), Executor::Inline, Callback::Plain(Box::new(slow)));
         own.set(Arc::downgrade(&core)).expect("set once");
         let scheduler = Scheduler::new(Arc::clone(&core), Arc::clone(&runner), hasher, Vec::new());
-        (0..100).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
+        (0..count).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
         let (shard, ordinal) = (&core.shards[0], thread::ordinal());
         let access = Access::new(&ordinal);
         let mut claims = Vec::new();
         shard.identities(|timer| claims.extend(shard.claim_this(timer, Purpose::Fire, &access)));
         drop(access);
-        core.reports[0].waiting.fetch_add(claims.len() as u64, Relaxed);
+        core.reports[0].waiting.fetch_add(count, Relaxed);
         let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims);
         core.clock.set(Nanos(3_000_000));
         // The second call, of one who comes to help, finds nothing to do, and tells nothing.
         (0..2).for_each(|_| batch.run());
-        let (lateness, last) = (scheduler.stats().lateness, 100 / TOLD_TOGETHER * TOLD_TOGETHER);
-        assert_eq!(lateness.max, MS * (2 + last as u32));
-        let median = MS * (2 + TOLD_TOGETHER as u32);
-        assert!(lateness.p50 >= median && lateness.p50 <= median.mul_f64(1.0625), "{lateness:?}");
+        scheduler.stats().lateness
+    }
+
+    #[test]
+    fn lateness_counts_the_wait_for_the_callbacks_before() {
+        let is_told = |told: Duration, exact: Duration| told >= exact && told <= exact.mul_f64(1.0625);
+        let few = lateness_of(20);
+        assert!(few.max == 21 * MS && is_told(few.p50, 11 * MS), "{few:?}");
+        // Of those behind the 32nd only each 32nd.
+        let many = lateness_of(100);
+        assert!(many.max == (2 + 96) * MS && is_told(many.p50, (2 + 32) * MS), "{many:?}");
     }
 }

@@ -15,10 +15,10 @@ pub(crate) struct Histogram {
     max_ns: AtomicU64,
 }
 
-/// How late timers fired: from the deadline's tick to the moment when their callback began; or that of one before it, of the 31 in
-/// the same batch at most, since the clock is not read for each.
+/// How late timers fired: from the deadline's tick to the moment when their callback began.
 ///
-/// Percentiles are rounded up by at most 6.25 %; `max` is exact. All zero if nothing has fired.
+/// The clock is not read for each of many that expire together: from the 33rd on only for each 32nd, and the 31 behind it are told to
+/// be as late. Percentiles are rounded up by at most 6.25 %, `max` is not. All zero if nothing has fired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lateness {

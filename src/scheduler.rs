@@ -26,9 +26,8 @@ use std::time::{Duration, Instant};
 /// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers, unless a
 /// callback drops it.
 ///
-/// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers, or a few
-/// hundred, have ended on the same thread in the same shard, or with the scheduler. So what must be released in time belongs in the
-/// value.
+/// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers have ended
+/// on the same thread in the same shard, at the earliest, or with the scheduler. So what must be released in time belongs in the value.
 ///
 /// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds while the caches miss (with more
 /// calling threads than cores, a `schedule` may give way to others); what exactly is promised for which call stands in
@@ -72,6 +71,8 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
 type Scheduled<V> = (Identity, Option<V>);
+/// The same, and where its key belongs.
+type Started<'a, K, V> = (Place<'a, K, V>, Scheduled<V>);
 
 /// Where a key belongs: its shard, and where in that.
 pub(crate) struct Place<'a, K, V> {
@@ -198,10 +199,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (shard_number, (identity, replaced)) =
+        let (place, (identity, replaced)) =
             self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))?;
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        Ok((replaced, Timer::new(Arc::clone(link), shard_number, identity)))
+        Ok((replaced, Timer::new(Arc::clone(link), place.shard_number, place.spot.hash(), identity)))
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -355,19 +356,19 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer; the number of its shard comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
+    /// Starts a timer; its place comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
     /// into the cache.
     fn start(
         &self,
         key: K,
         value: V,
         due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<(u32, Scheduled<V>), ScheduleError<K, V>> {
+    ) -> Result<Started<'_, K, V>, ScheduleError<K, V>> {
         let place = self.place(&key);
         let due = due(self.clock(), place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
-        Ok((place.shard_number, scheduled))
+        Ok((place, scheduled))
     }
 
     /// Starts a timer at a place and a time that are known.

@@ -47,12 +47,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for
 pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     link: Link<K, V>,
     shard: u32,
+    /// Of the key, within the shard.
+    hash: u32,
     identity: Identity,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Clone for Timer<K, V> {
     fn clone(&self) -> Self {
-        Self { link: Arc::clone(&self.link), shard: self.shard, identity: self.identity }
+        Self { link: Arc::clone(&self.link), shard: self.shard, hash: self.hash, identity: self.identity }
     }
 }
 
@@ -63,8 +65,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> fmt::Debug for Timer<K, V
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
-    pub(crate) fn new(link: Link<K, V>, shard: u32, identity: Identity) -> Self {
-        Self { link, shard, identity }
+    pub(crate) fn new(link: Link<K, V>, shard: u32, hash: u32, identity: Identity) -> Self {
+        Self { link, shard, hash, identity }
     }
 
     fn core(&self) -> &Arc<Core<K, V>> {
@@ -80,8 +82,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return None;
         }
-        let ordinal = thread::ordinal();
-        let value = self.shard().cancel_this(self.identity, &Access::new(&ordinal))?;
+        let (shard, ordinal) = (self.shard(), thread::ordinal());
+        // The bucket is needed as well as the node: asked for beside it.
+        shard.spot(self.hash);
+        let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)
     }

@@ -18,7 +18,7 @@ use support::{Ends, Gate, HOUR, Ledger, MS, PATIENCE, Random, Token, eventually,
 /// The callers of every stress here.
 const CALLERS: u64 = 4;
 /// Under a load of [`CALLERS`] on a machine with fewer cores, timers wait for the processor too.
-const BUSY: Duration = Duration::from_secs(2);
+const BUSY: Duration = Duration::from_secs(if cfg!(slow) { 5 } else { 2 });
 
 /// What a stressed scheduler's callback notes.
 #[derive(Default)]

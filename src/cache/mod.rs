@@ -33,9 +33,8 @@ use store::{Store, Timers};
 /// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is never seen from its deadline on, however
 ///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
 /// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody, but for each
-///   thread's first one, which enters it in a list. Writes are
-///   lock-free but for two things: with a limit, each takes one short lock, in which the order of use is kept; and while the
-///   map grows, they may wait for one another.
+///   thread's first one, which enters it in a list. Writes are lock-free but for that and two things more: with a limit, each
+///   takes one short lock, in which the order of use is kept; and while the map grows, they may wait for one another.
 /// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause); one of these, once. The
 ///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
 /// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,

@@ -19,6 +19,7 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,8 +34,8 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// callback late or not. A callback that panics stops nothing: the panic is counted. If it uses the map, let it hold a
 /// [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep the map for ever.
 ///
-/// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at; what is in it is dropped, with
-/// no call.
+/// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at (for which nobody waits in a
+/// callback of whatever map or scheduler); what is in it is dropped, with no call.
 ///
 /// ```
 /// use shardwheel::rotating::TimeCacheMap;
@@ -78,10 +79,16 @@ impl<K, V> fmt::Debug for TimeCacheMap<K, V> {
     }
 }
 
-/// Waits for the call that its thread is at; not in that call itself.
+/// Waits for the call that its thread is at; but not in a callback, which may be that call, nor for whoever moves a manual clock.
 impl<K, V> Drop for TimeCacheMap<K, V> {
     fn drop(&mut self) {
         self.scheduler.close(Close::Discard);
+        // Where nobody was waited for, no further call begins.
+        let mut state = self.shared.lock();
+        state.next = None;
+        let dead = mem::take(&mut state.dead);
+        drop(state);
+        drop(dead);
     }
 }
 
@@ -269,10 +276,8 @@ impl<K, V> State<K, V> {
         let Some(next) = self.next.filter(|&next| next <= now) else { return };
         let late = now - next;
         let missed = late.as_nanos() / self.period.as_nanos() + 1;
-        for _ in 0..missed.min(self.map.bucket_count() as u128) {
-            self.dead.push_back(self.map.turn());
-        }
-        self.dead.retain(|bucket| !bucket.is_empty());
+        let turns = 0..missed.min(self.map.bucket_count() as u128);
+        self.dead.extend(turns.map(|_| self.map.turn()).filter(|bucket| !bucket.is_empty()));
         let since = late.as_nanos() % self.period.as_nanos();
         self.next = now.checked_add(self.period - Duration::from_nanos(since as u64));
     }

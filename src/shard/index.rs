@@ -63,7 +63,7 @@ pub(crate) struct Spot<'a> {
 
 impl Spot<'_> {
     #[inline]
-    pub(super) fn hash(self) -> u32 {
+    pub(crate) fn hash(self) -> u32 {
         self.hash
     }
 
