@@ -14,10 +14,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// So many at most wait to be finished while one thread runs further callbacks: a slow one shall not keep all those before it.
 const UNFINISHED_MAX: usize = 256;
 
-/// The first so many of a batch are told one by one how late they are. Behind them each so many are told to be as late as the first of
-/// these: to read the clock for all would cost as much as quick callbacks.
-const TOLD_TOGETHER: usize = 32;
-
 /// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the batches under way: whoever
 /// claims timers holds one.
 pub(crate) struct Runner<K, V> {
@@ -77,9 +73,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// Of the timer at this place, and of those behind it that are told with it; of none, if it is told with one before.
     #[inline]
     fn record_lateness(&self, place: usize) {
-        let is_alone = place < TOLD_TOGETHER;
-        if is_alone || place.is_multiple_of(TOLD_TOGETHER) {
-            self.tell(place, if is_alone { 1 } else { TOLD_TOGETHER });
+        if let Some(count) = told_together(place) {
+            self.tell(place, count);
         }
     }
 
@@ -104,6 +99,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         // Relaxed: a count.
         self.core.reports[self.shard_number].waiting.fetch_sub(1, Relaxed);
         Some(taken)
+    }
+}
+
+/// Where in a batch the clock is read, and how many are told to be as late as the timer there: to read it for each would cost as much as
+/// a quick callback. If all callbacks are equally slow, none is told to be less than a quarter as late as it is.
+#[inline]
+fn told_together(place: usize) -> Option<usize> {
+    match place {
+        0 => Some(1),
+        1 => Some(3),
+        4 => Some(12),
+        16 => Some(16),
+        _ => place.is_multiple_of(32).then_some(32),
     }
 }
 
@@ -219,11 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn each_place_is_told_once() {
+        let mut told = 0;
+        for place in 0..1000 {
+            if let Some(count) = told_together(place) {
+                assert!(place == told && 4 * place >= place + count - 1);
+                told += count;
+            }
+        }
+        assert!(told >= 1000);
+    }
+
+    #[test]
     fn lateness_counts_the_wait_for_the_callbacks_before() {
         let is_told = |told: Duration, exact: Duration| told >= exact && told <= exact.mul_f64(1.0625);
-        let few = lateness_of(20);
-        assert!(few.max == 21 * MS && is_told(few.p50, 11 * MS), "{few:?}");
-        // Of those behind the 32nd only each 32nd.
+        let few = lateness_of(7);
+        assert!(few.max == (2 + 4) * MS && is_told(few.p50, (2 + 1) * MS), "{few:?}");
         let many = lateness_of(100);
         assert!(many.max == (2 + 96) * MS && is_told(many.p50, (2 + 32) * MS), "{many:?}");
     }

@@ -17,8 +17,9 @@ pub(crate) struct Histogram {
 
 /// How late timers fired: from the deadline's tick to the moment when their callback began.
 ///
-/// The clock is not read for each of many that expire together: from the 33rd on only for each 32nd, and the 31 behind it are told to
-/// be as late. Percentiles are rounded up by at most 6.25 %, `max` is not. All zero if nothing has fired.
+/// The clock is not read for each of those that expire together: for the first, the second, the fifth and the seventeenth, and then for
+/// each 32nd; those between are told to be as late as the one before. Percentiles are rounded up by at most 6.25 %, `max` is not. All zero
+/// if nothing has fired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lateness {
@@ -59,22 +60,24 @@ impl Histogram {
 
     /// Counts timers that are so late. Neighbours are mostly alike, and those are added at once.
     pub(crate) fn record(&self, lateness_ns: impl Iterator<Item = u64>) {
-        let (mut last, mut run, mut max) = (0, 0, 0);
+        let (mut last, mut run) = (0, 0);
         for ns in lateness_ns {
             if ns != last {
-                self.add(bucket_of(last), run);
-                (last, run, max) = (ns, 0, max.max(ns));
+                self.add(last, run);
+                (last, run) = (ns, 0);
             }
             run += 1;
         }
-        self.add(bucket_of(last), run);
-        // Relaxed: figures, nothing is published through them.
-        self.max_ns.fetch_max(max, Relaxed);
+        self.add(last, run);
     }
 
-    fn add(&self, bucket: usize, count: u64) {
+    fn add(&self, ns: u64, count: u64) {
         if count > 0 {
-            self.buckets[bucket].fetch_add(count, Relaxed);
+            // Relaxed: figures, nothing is published through them.
+            self.buckets[bucket_of(ns)].fetch_add(count, Relaxed);
+            if ns > self.max_ns.load(Relaxed) {
+                self.max_ns.fetch_max(ns, Relaxed);
+            }
         }
     }
 

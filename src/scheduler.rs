@@ -11,7 +11,7 @@ use crate::service::Core;
 use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Tick};
 use crate::stats::Stats;
 use crate::thread;
-use crate::timer::{Link, Timer};
+use crate::timer::{Home, Link, Timer};
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -71,8 +71,6 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
 type Scheduled<V> = (Identity, Option<V>);
-/// The same, and where its key belongs.
-type Started<'a, K, V> = (Place<'a, K, V>, Scheduled<V>);
 
 /// Where a key belongs: its shard, and where in that.
 pub(crate) struct Place<'a, K, V> {
@@ -199,10 +197,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (place, (identity, replaced)) =
+        let (home, (identity, replaced)) =
             self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))?;
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        Ok((replaced, Timer::new(Arc::clone(link), place.shard_number, place.spot.hash(), identity)))
+        Ok((replaced, Timer::new(Arc::clone(link), home, identity)))
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -356,19 +354,19 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer; its place comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
+    /// Starts a timer; where it is at home comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
     /// into the cache.
     fn start(
         &self,
         key: K,
         value: V,
         due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<Started<'_, K, V>, ScheduleError<K, V>> {
+    ) -> Result<(Home, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
         let due = due(self.clock(), place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
-        Ok((place, scheduled))
+        Ok((Home { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
     }
 
     /// Starts a timer at a place and a time that are known.
@@ -493,8 +491,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads, thread_count, links }))
     }
 
-    /// The time by this scheduler's clock: the system's, or that of its [`ManualClock`](crate::ManualClock). What
-    /// [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
+    /// The time by this scheduler's clock: the system's, less a microsecond at most, or that of its
+    /// [`ManualClock`](crate::ManualClock). What [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -46,15 +46,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for
 /// ```
 pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     link: Link<K, V>,
-    shard: u32,
-    /// Of the key, within the shard.
-    hash: u32,
+    home: Home,
     identity: Identity,
+}
+
+/// Where a timer is to be found: its shard, and its key's hash within that.
+#[derive(Clone, Copy)]
+pub(crate) struct Home {
+    pub(crate) shard: u32,
+    pub(crate) hash: u32,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Clone for Timer<K, V> {
     fn clone(&self) -> Self {
-        Self { link: Arc::clone(&self.link), shard: self.shard, hash: self.hash, identity: self.identity }
+        Self { link: Arc::clone(&self.link), home: self.home, identity: self.identity }
     }
 }
 
@@ -65,8 +70,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> fmt::Debug for Timer<K, V
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
-    pub(crate) fn new(link: Link<K, V>, shard: u32, hash: u32, identity: Identity) -> Self {
-        Self { link, shard, hash, identity }
+    pub(crate) fn new(link: Link<K, V>, home: Home, identity: Identity) -> Self {
+        Self { link, home, identity }
     }
 
     fn core(&self) -> &Arc<Core<K, V>> {
@@ -74,7 +79,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     }
 
     fn shard(&self) -> &Shard<K, V> {
-        &self.core().shards[self.shard as usize]
+        &self.core().shards[self.home.shard as usize]
     }
 
     /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does.
@@ -84,7 +89,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         }
         let (shard, ordinal) = (self.shard(), thread::ordinal());
         // The bucket is needed as well as the node: asked for beside it.
-        shard.spot(self.hash);
+        shard.spot(self.home.hash);
         let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)
@@ -132,7 +137,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
             return false;
         }
         let claim = self.shard().claim_this(self.identity, Purpose::Fire, &Access::new(&thread::ordinal()));
-        claim.map(|claim| self.core().fire(self.shard, claim)).is_some()
+        claim.map(|claim| self.core().fire(self.home.shard, claim)).is_some()
     }
 
     fn due(&self) -> Option<Option<Tick>> {
