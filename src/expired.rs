@@ -103,7 +103,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 }
 
 /// Where in a batch the clock is read, and how many are told to be as late as the timer there: to read it for each would cost as much as
-/// a quick callback. If all callbacks are equally slow, none is told to be less than a quarter as late as it is.
+/// a quick callback. If all callbacks are equally slow, and one thread runs them, none is told to be less than a quarter as late as it is.
 #[inline]
 fn told_together(place: usize) -> Option<usize> {
     match place {

@@ -491,7 +491,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads, thread_count, links }))
     }
 
-    /// The time by this scheduler's clock: the system's, less a microsecond at most, or that of its
+    /// The time by this scheduler's clock: the system's, less what it takes to read that once or twice, or that of its
     /// [`ManualClock`](crate::ManualClock). What [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
     ///
     /// ```

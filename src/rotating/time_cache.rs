@@ -290,15 +290,18 @@ mod tests {
     /// Its thread may be about to take a bucket, and so have a handle of its own.
     #[test]
     fn no_call_begins_after_the_drop() {
-        let (map, _clock) = TimeCacheMap::new_manual(Duration::from_secs(1), 2, drop).expect("in range");
+        let (map, clock) = TimeCacheMap::new_manual(Duration::from_secs(1), 2, drop).expect("in range");
         let shared = Arc::clone(&map.shared);
         let handle = shared.scheduler().expect("the map is there");
         let die = || shared.lock().dead.push_back(HashMap::from([(1, 1)]));
         die();
         assert_eq!(shared.next_dead(), Some(HashMap::from([(1, 1)])));
         die();
+        map.insert(2, 2);
         drop(map);
         assert_eq!(shared.next_dead(), None);
-        drop(handle);
+        // Nor for a thread that has found the map open, and waited for the lock.
+        assert_eq!(clock.advance(Duration::from_secs(9)), 0);
+        assert_eq!(shared.current(&handle).dead.pop_front(), None);
     }
 }
