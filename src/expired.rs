@@ -63,22 +63,17 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     pub(crate) fn run(&self) {
         let mut taken = Taken::of(self);
         while let Some((place, claim)) = self.take() {
-            if self.is_due == IsDue::Yes {
-                self.record_lateness(place);
+            if self.is_due == IsDue::Yes
+                && let Some(count) = told_together(place)
+            {
+                self.record_lateness(place, count);
             }
             taken.end(claim, |node, value, repeats| run_one(self, node, value, repeats));
         }
     }
 
-    /// Of the timer at this place, and of those behind it that are told with it; of none, if it is told with one before.
-    #[inline]
-    fn record_lateness(&self, place: usize) {
-        if let Some(count) = told_together(place) {
-            self.tell(place, count);
-        }
-    }
-
-    fn tell(&self, place: usize, count: usize) {
+    /// Of so many timers from this place on.
+    fn record_lateness(&self, place: usize, count: usize) {
         let (clock, near) = (&self.core.clock, self.shard().hand());
         let now = clock.now();
         let lateness = |due| now.0.saturating_sub(clock.start_of(due).0);

@@ -75,9 +75,7 @@ impl Histogram {
         if count > 0 {
             // Relaxed: figures, nothing is published through them.
             self.buckets[bucket_of(ns)].fetch_add(count, Relaxed);
-            if ns > self.max_ns.load(Relaxed) {
-                self.max_ns.fetch_max(ns, Relaxed);
-            }
+            self.max_ns.fetch_max(ns, Relaxed);
         }
     }
 

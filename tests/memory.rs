@@ -124,5 +124,5 @@ fn promise_08_idle_for_every_thread() {
         sleeps().abs_diff(before)
     };
     eventually("all have run", || scheduler.stats().fired == 100 && scheduler.stats().callbacks_waiting == 0);
-    eventually("nobody wakes up while nothing is due", || naps(400) == 0);
+    eventually("nobody wakes up while nothing is due", || naps(1_000) == 0);
 }

@@ -603,7 +603,7 @@ fn promise_08_idle_costs_nothing() {
     // On a busy machine they may not have come to sleep at once.
     eventually("nobody wakes while nothing is due", || {
         let before = wake_ups(&scheduler);
-        thread::sleep(ms(400));
+        thread::sleep(ms(1_000));
         wake_ups(&scheduler) == before
     });
 }

@@ -135,6 +135,9 @@ impl Simulation {
             panics: stats.callback_panics,
         };
         assert_eq!(counts, model.counts);
+        let ended = stats.fired + stats.replaced + stats.cancelled + stats.drained + stats.discarded + stats.returned;
+        // Not with `pending`, which is the difference.
+        assert_eq!(stats.scheduled + stats.rearmed, ended + model.timers.len() as u64);
         assert_eq!((stats.pending, self.scheduler.len()), (model.timers.len() as u64, model.timers.len()));
         assert!(stats.pending <= self.capacity as u64);
         assert_eq!(stats.callbacks_waiting, 0);
