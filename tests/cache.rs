@@ -269,6 +269,28 @@ fn a_listener_may_use_the_cache() {
 }
 
 #[test]
+fn a_cache_that_is_gone_tells_nobody() {
+    let (sender, jobs) = channel::<Job>();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let heard = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&heard);
+    let value = Arc::new(());
+    let builder = Cache::builder(ms(1)).tick(MS).executor(executor);
+    let builder = builder.listener(move |_: &u64, _: &Arc<()>, _| ignore(count.fetch_add(1, SeqCst)));
+    let cache = builder.build().unwrap();
+    let expired = |key| {
+        cache.insert(key, Arc::clone(&value));
+        jobs.recv_timeout(PATIENCE).expect("the timer fires")
+    };
+    let (early, late) = (expired(1), expired(2));
+    early.run();
+    assert_eq!(heard.load(SeqCst), 1);
+    drop(cache);
+    late.run();
+    assert_eq!((heard.load(SeqCst), Arc::strong_count(&value)), (1, 1));
+}
+
+#[test]
 fn a_panicking_listener_stops_nothing() {
     hush_callbacks();
     let thrown = Ledger::default();
@@ -682,6 +704,81 @@ fn who_comes_a_moment_late_to_wait_finds_what_was_loaded() {
     assert_eq!(cache.stats().misses, 2, "both had looked in vain");
 }
 
+/// A lock is held while loads are entered; a key is copied before.
+#[test]
+fn a_key_may_use_the_cache_while_it_is_copied() {
+    within(PATIENCE, "a copy that loads", || {
+        let cache = Arc::new(Cache::builder(HOUR).build().unwrap());
+        let load = |cache: &Cache<Hooked, u64>, key| assert_eq!(cache.get_or_insert_with(Hooked(key), || key), key);
+        // Whichever copy it is.
+        let (first, second) = (Arc::clone(&cache), Arc::clone(&cache));
+        ON_CLONE.set(Some(Box::new(move || {
+            load(&first, 2);
+            ON_CLONE.set(Some(Box::new(move || load(&second, 3))));
+        })));
+        load(&cache, 1);
+        assert_eq!([1, 2, 3].map(|key| cache.get(&Hooked(key))), [1, 2, 3].map(Some));
+    });
+}
+
+/// What it hits is the entry that was to come, or that was to go: it has its end, and is told of, all the same.
+#[test]
+fn a_key_that_panics_leaves_no_entry_without_an_end() {
+    hush_callbacks();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&heard);
+    let builder = Cache::builder(SECOND).jitter(0.0).limit(2);
+    let builder = builder.listener(move |key: &Hooked, _: &Arc<()>, cause| lock(&log).push((key.0, cause)));
+    let (cache, clock) = builder.build_manual().unwrap();
+    let value = Arc::new(());
+    let panics = || ON_HASH.set(Some(Box::new(|| panic!("on purpose"))));
+    panics();
+    let insert = || cache.insert_with_ttl(Hooked(1), Arc::clone(&value), Duration::MAX);
+    assert!(catch_unwind(AssertUnwindSafe(insert)).is_err());
+    assert_eq!((cache.len(), Arc::strong_count(&value)), (0, 1));
+    cache.insert(Hooked(2), Arc::clone(&value));
+    panics();
+    clock.advance(SECOND);
+    let stats = cache.stats();
+    assert_eq!((stats.inserted, stats.removed, stats.expired, Arc::strong_count(&value)), (2, 1, 1, 1));
+    assert_eq!(*lock(&heard), [(1, Cause::Removed), (2, Cause::Expired)]);
+    assert_eq!(cache.get(&Hooked(2)), None);
+    cache.insert(Hooked(2), value);
+    assert_eq!(cache.len(), 1);
+}
+
+/// An entry that is in the map must be there for eviction, too.
+#[test]
+fn a_value_that_panics_while_it_is_replaced_costs_no_room() {
+    hush_callbacks();
+    #[derive(Debug)]
+    struct Bomb(bool);
+    impl Clone for Bomb {
+        fn clone(&self) -> Self {
+            Self(false)
+        }
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0, "on purpose");
+        }
+    }
+    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).limit(2).build_manual().unwrap();
+    cache.insert(1, Bomb(true));
+    clock.advance(SECOND);
+    // It has expired, so it does not come back, but is dropped.
+    let replace = || cache.insert_with_ttl(1, Bomb(false), Duration::MAX);
+    assert!(catch_unwind(AssertUnwindSafe(replace)).is_err());
+    (2..9).for_each(|key| ignore(cache.insert(key, Bomb(false))));
+    assert_eq!((cache.len(), cache.contains(&1)), (2, false));
+    cache.insert(9, Bomb(true));
+    clock.advance(SECOND);
+    let at_once = || cache.insert_with_ttl(9, Bomb(false), Duration::ZERO);
+    assert!(catch_unwind(AssertUnwindSafe(at_once)).is_err());
+    let stats = cache.stats();
+    assert_eq!(stats.inserted, ends_of(&stats) + stats.entries);
+}
+
 thread_local! {
     /// What `Fragile::eq` panics at, from now on so many comparisons away.
     static COMPARISONS_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
@@ -925,6 +1022,48 @@ fn what_expired_takes_no_room_though_its_callback_is_late() {
     assert_eq!((cache.len(), cache.stats().expired), (0, 40));
 }
 
+/// Nor if its key is used again meanwhile, or it is removed: it is in the map no more, and counts for nothing.
+#[test]
+fn what_expired_and_was_taken_out_takes_no_room_though_its_callback_is_late() {
+    for take_out in [
+        (|cache| ignore(cache.insert_with_ttl(1, 11, HOUR))) as fn(&Numbers),
+        |cache| {
+            assert_eq!(cache.remove(&1), None);
+            cache.insert(2, 20);
+        },
+        |cache| {
+            cache.clear();
+            cache.insert(0, 0);
+            cache.insert(2, 20);
+        },
+    ] {
+        let (sender, late) = channel::<Job>();
+        let executor = Executor::custom(move |job| drop(sender.send(job)));
+        let cache = Cache::builder(HOUR).limit(2).tick(MS).executor(executor).build().unwrap();
+        cache.insert(0, 0);
+        cache.insert_with_ttl(1, 10, ms(1));
+        let late = late.recv_timeout(PATIENCE).expect("the timer fires");
+        take_out(&cache);
+        assert_eq!((cache.get(&0), cache.len(), cache.stats().evicted), (Some(0), 2, 0));
+        late.run();
+        assert_eq!((cache.len(), cache.stats().expired, cache.stats().evicted), (2, 1, 0));
+    }
+}
+
+/// It is never seen, so it is not worth another one's place.
+#[test]
+fn an_entry_that_expires_at_once_takes_no_room() {
+    let (cache, clock, log) = logged(HOUR, Some(1));
+    cache.insert(1, 10);
+    assert_eq!(cache.insert_with_ttl(2, 20, Duration::ZERO), None);
+    assert_eq!((cache.get(&1), cache.len()), (Some(10), 1));
+    assert_eq!(cache.insert_with_ttl(1, 11, Duration::ZERO), Some(10));
+    clock.advance(SECOND);
+    let stats = cache.stats();
+    assert_eq!((cache.len(), stats.inserted, stats.expired, stats.replaced, stats.evicted), (0, 3, 2, 1, 0));
+    assert_eq!(*lock(&log), [(2, 20, Cause::Expired), (1, 10, Cause::Replaced), (1, 11, Cause::Expired)]);
+}
+
 /// Each insertion under way has a value on its way in and one on its way out, and no more.
 #[test]
 fn threads_do_not_exceed_the_limit_together() {
@@ -1101,6 +1240,10 @@ impl Model {
 
     fn insert(&mut self, key: u64, value: u64, ttl: Option<u64>) -> Option<u64> {
         let old = self.take(key, Cause::Replaced);
+        if ttl == Some(0) {
+            self.ended.push((key, value, Cause::Expired));
+            return old;
+        }
         let deadline = self.now + ttl.unwrap_or(self.ttl);
         let fires = deadline.div_ceil(TICK).max(self.now / TICK + 1) * TICK;
         self.entries.push(Modelled { key, value, deadline, fires });

@@ -33,7 +33,7 @@ impl Ended {
         self.is_set()
     }
 
-    /// For whoever is ordered with `set` by a lock.
+    /// For whoever is ordered with `set` by something else.
     pub(super) fn is_set(&self) -> bool {
         // Relaxed: as in `set`.
         self.0.load(Ordering::Relaxed)

@@ -24,7 +24,7 @@ pub(super) struct Entry<K, V> {
 pub(super) struct Mark {
     /// The stamp of the last use.
     pub(super) used: AtomicU64,
-    /// The stamp under which it is filed, 0 if it is not. Changed under the lock only.
+    /// The stamp under which it is filed, 0 if it is not, the last number if it will never be. Changed under the lock only.
     pub(super) filed: AtomicU64,
 }
 

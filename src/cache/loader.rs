@@ -103,11 +103,12 @@ impl<K: Hash + Eq, V> Loads<K, V> {
         K: Clone,
         V: Clone,
     {
-        let (own, turn) = (thread::current().id(), key.clone());
+        // Both before the lock: to copy a key is the user's code.
+        let (own, turn, entered) = (thread::current().id(), key.clone(), key.clone());
         let mut loads = self.lock();
         let Some(load) = loads.get(key).map(Arc::clone) else {
             let load = Arc::new(Load { leader: own, outcome: Mutex::new(None), ended: Condvar::new() });
-            loads.insert(key.clone(), Arc::clone(&load));
+            loads.insert(entered, Arc::clone(&load));
             return Part::Lead(Turn { loads: self, key: turn, load: Some(load) });
         };
         drop(loads);

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries that one insertion files anew, at most; a bound on how long the lock is held.
 const REFILED_MAX: usize = 1024;
+/// Instead of the stamp under which an entry is filed: it has left, and is never filed again.
+const GONE: u64 = u64::MAX;
 
 pub(super) struct Recency<K, V> {
     limit: usize,
@@ -44,10 +46,8 @@ impl<K, V> Recency<K, V> {
     pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<Arc<Entry<K, V>>> {
         self.touch(entry);
         let mut filed = self.lock();
-        // `unfile` sets the flag before it takes the lock:
-        // - it had the lock first: we see the flag, and do not file what nobody would take out.
-        // - we had it first: it finds the entry filed.
-        if entry.ended.is_set() {
+        // It has left already: nobody would take it out again. Relaxed: under the lock.
+        if entry.mark.filed.load(Relaxed) == GONE {
             return None;
         }
         put(&mut filed, entry);
@@ -55,12 +55,16 @@ impl<K, V> Recency<K, V> {
         if filed.len() > self.limit { pop_least_used(&mut filed) } else { None }
     }
 
-    /// Forgets an entry that has ended.
+    /// Forgets an entry that has left, or is about to; for good, and more than once does no harm.
     pub(super) fn unfile(&self, entry: &Entry<K, V>) {
+        // Relaxed: whoever wrote it has taken the entry out, or does so under the lock at this moment.
+        if entry.mark.filed.load(Relaxed) == GONE {
+            return;
+        }
         let mut filed = self.lock();
         // The caller holds the entry, so this is not the last of it.
         // Relaxed: under the lock.
-        filed.remove(&entry.mark.filed.swap(0, Relaxed));
+        filed.remove(&entry.mark.filed.swap(GONE, Relaxed));
     }
 
     fn lock(&self) -> MutexGuard<'_, Filed<K, V>> {
@@ -86,7 +90,8 @@ fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
         }
         least = least.min(put(filed, &entry));
     }
-    let entry = filed.remove(&least)?;
+    // It may have come up a second time, and been filed elsewhere, if it was used meanwhile.
+    let entry = filed.remove(&least).or_else(|| Some(filed.pop_first()?.1))?;
     entry.mark.filed.store(0, Relaxed);
     Some(entry)
 }

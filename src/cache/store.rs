@@ -9,7 +9,12 @@ use crate::scheduler::Scheduler;
 use papaya::{Equivalent, HashMap};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{Ordering::Acquire, fence};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
 use std::sync::{Arc, Weak};
 
 /// An entry's timer, by the entry's id, owns the entry.
@@ -21,8 +26,12 @@ pub(super) struct Store<K, V, S> {
     map: HashMap<Arc<K>, Slot<K, V>, S>,
     recency: Option<Recency<K, V>>,
     listener: Option<Listener<K, V>>,
+    is_silent: AtomicBool,
     tally: Tally,
 }
+
+/// What is taken out of the map: an entry's id, and the entry itself if it may be filed and is still there.
+type Out<K, V> = (u64, Option<Arc<Entry<K, V>>>);
 
 /// What the map knows of an entry. Weak, because the map frees what was taken out only a while later.
 struct Slot<K, V> {
@@ -72,6 +81,12 @@ impl<K, V, S> Store<K, V, S> {
         self.tally.add(Event::Inserted);
     }
 
+    /// From now on the listener is told nothing.
+    pub(super) fn silence(&self) {
+        // Relaxed, here and in `tell`: a call that is under way, or about to begin, is not waited for.
+        self.is_silent.store(true, Relaxed);
+    }
+
     pub(super) fn touch(&self, entry: &Entry<K, V>) {
         if let Some(recency) = &self.recency {
             recency.touch(entry);
@@ -81,7 +96,13 @@ impl<K, V, S> Store<K, V, S> {
 
 impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     pub(super) fn new(hasher: S, limit: Option<usize>, listener: Option<Listener<K, V>>) -> Self {
-        Self { map: HashMap::with_hasher(hasher), recency: limit.map(Recency::new), listener, tally: Tally::new() }
+        Self {
+            map: HashMap::with_hasher(hasher),
+            recency: limit.map(Recency::new),
+            listener,
+            is_silent: AtomicBool::new(false),
+            tally: Tally::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -122,12 +143,12 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there.
     pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
         let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
-        let replaced = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| slot.id);
+        let replaced = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| self.out(slot));
         // The timer may have fired before we published, and looked for the entry in vain; see `Ended`.
         if entry.ended.is_missed() {
             self.unpublish(entry);
         }
-        replaced
+        replaced.map(|out| self.make_room(out))
     }
 
     /// Takes whatever is under `key` out of the map. Its id: its timer still runs, unless somebody else ends it right now.
@@ -135,7 +156,19 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     where
         K: Borrow<Q>,
     {
-        self.map.pin().remove(&Sought(key)).map(|slot| slot.id)
+        let out = self.map.pin().remove(&Sought(key)).map(|slot| self.out(slot));
+        out.map(|out| self.make_room(out))
+    }
+
+    /// What a slot that is taken out of the map refers to. The entry only if it may be filed.
+    fn out(&self, slot: &Slot<K, V>) -> Out<K, V> {
+        (slot.id, self.recency.as_ref().and_then(|_| slot.entry.upgrade()))
+    }
+
+    /// An entry that is in the map no more takes no room from others, though its timer's callback may be late.
+    fn make_room(&self, (id, entry): Out<K, V>) -> u64 {
+        entry.into_iter().for_each(|entry| self.unfile(&entry));
+        id
     }
 
     /// Files a new entry by its use. The one that must go for it.
@@ -144,23 +177,33 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     }
 
     /// The end of an entry, for the one who has ended its timer.
+    ///
+    /// If the key panics, it has ended all the same, and the panic goes on here.
     pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) {
         entry.ended.set();
-        self.unpublish(entry);
+        let unpublished = catch_unwind(AssertUnwindSafe(|| self.unpublish(entry)));
+        self.tally.add(Event::Ended(cause));
+        self.tell(entry, cause);
+        unpublished.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// Takes this entry, and no other one of its key, out of the map, and out of the order of use.
+    pub(super) fn unpublish(&self, entry: &Entry<K, V>) {
+        self.unfile(entry);
+        let _ = self.map.pin().remove_if(&entry.key, |_, slot| slot.id == entry.id);
+    }
+
+    fn unfile(&self, entry: &Entry<K, V>) {
         if let Some(recency) = &self.recency {
             recency.unfile(entry);
         }
-        self.tally.add(Event::Ended(cause));
-        self.tell(entry, cause);
-    }
-
-    /// Takes this entry out of the map, and no other one of its key.
-    pub(super) fn unpublish(&self, entry: &Entry<K, V>) {
-        let _ = self.map.pin().remove_if(&entry.key, |_, slot| slot.id == entry.id);
     }
 
     fn tell(&self, entry: &Entry<K, V>, cause: Cause) {
         let Some(listener) = &self.listener else { return };
+        if self.is_silent.load(Relaxed) {
+            return;
+        }
         if caught(|| listener(&entry.key, &entry.value, cause)).is_none() {
             self.tally.add(Event::ListenerPanicked);
         }

@@ -42,7 +42,7 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// use std::time::Duration;
 ///
 /// let (sender, expired) = std::sync::mpsc::channel();
-/// let pending = TimeCacheMap::new(Duration::from_millis(20), 3, move |bucket: Vec<(u64, &str)>| {
+/// let pending = TimeCacheMap::new(Duration::from_millis(250), 3, move |bucket: Vec<(u64, &str)>| {
 ///     let _ = sender.send(bucket);
 /// })?;
 /// pending.insert(17, "request");
