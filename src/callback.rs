@@ -31,24 +31,41 @@ pub(crate) enum Callback<K, V> {
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
 
 thread_local! {
-    /// How many callbacks are running on this thread, one inside the other.
+    /// How many `Inside` there are on this thread, one inside the other.
     static CALLBACKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// True while a callback runs on this thread.
+/// True while a callback runs on this thread, or a destructor of what one has left.
 pub(crate) fn in_callback() -> bool {
     CALLBACKS.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 
-/// Calls user code: counts the depth, and catches whatever it throws, a payload whose own drop panics included.
-pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
-    let nest = |by: isize| {
+/// As long as it lives, code of the user's may run on this thread that must wait for no worker, because it may be on one: callbacks, and
+/// the destructors of what they leave.
+pub(crate) struct Inside;
+
+impl Inside {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self::nest(1);
+        Self
+    }
+
+    #[inline]
+    fn nest(by: isize) {
         let _ = CALLBACKS.try_with(|depth| depth.set(depth.get().wrapping_add_signed(by)));
-    };
-    nest(1);
-    let result = catch_unwind(AssertUnwindSafe(run));
-    nest(-1);
-    result
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        Self::nest(-1);
+    }
+}
+
+/// Calls user code, and catches whatever it throws, a payload whose own drop panics included.
+pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
+    catch_unwind(AssertUnwindSafe(run))
 }
 
 /// Runs code of the user's that is not a timer's. `None`: it panicked, and what it threw is dropped.
@@ -100,7 +117,7 @@ where
     None
 }
 
-/// Calls user code with the key of a claimed timer; what it throws is counted, and goes to the user's hook.
+/// Calls user code with the key of a claimed timer; what it throws is counted, and goes to the user's hook. `Batch::run` is `Inside`.
 fn call<K, V>(batch: &Batch<K, V>, node: &ClaimedNode, run: impl FnOnce(&K))
 where
     K: Eq + Send + Sync + 'static,

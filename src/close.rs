@@ -8,7 +8,7 @@ use std::time::Duration;
 pub enum Close {
     /// Drops their values.
     Discard,
-    /// Fires them all now, whatever their deadlines.
+    /// Fires them all now, whatever their deadlines. `close` does not wait for their callbacks.
     FireNow,
     /// Gives them back, with their remaining time.
     Return,

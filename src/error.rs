@@ -8,7 +8,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ScheduleError<K, V> {
     /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold: almost 2^28.
-    /// Those that are firing and may come back count, too. Transient: there is room again when one has fired or is cancelled.
+    /// Those that are firing and may come back count, too, and any other until the call or the worker's step that ends it is over.
+    /// Transient: there is room again when one has fired or is cancelled.
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
@@ -43,6 +44,11 @@ impl<K, V> ScheduleError<K, V> {
     /// True if it was [`Closed`](Self::Closed): no try will succeed.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed(..))
+    }
+
+    /// True if it was [`ZeroPeriod`](Self::ZeroPeriod): no try with that period will succeed.
+    pub fn is_zero_period(&self) -> bool {
+        matches!(self, Self::ZeroPeriod(..))
     }
 }
 

@@ -28,7 +28,9 @@ pub enum Executor {
     /// [`Builder::build_manual`](crate::Builder::build_manual).
     Inline,
     /// Anything else that runs each [`Job`] once, soon, on whatever thread. It is called on the worker, or on the thread that calls
-    /// `expire_now` or `close`, and must not block for long. A job that is dropped instead drops its timers' values.
+    /// `expire_now` or `close`, and must not block for long. A job that is dropped instead drops its timers' values, and counts them as
+    /// [lost](crate::Stats::callbacks_lost); a timer of [`schedule_every`](crate::Scheduler::schedule_every) goes on with its next run,
+    /// one of [`build_rearming`](crate::Builder::build_rearming) has ended.
     Custom(Arc<dyn Fn(Job) + Send + Sync>),
 }
 

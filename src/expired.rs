@@ -1,6 +1,6 @@
 //! Timers that have expired together, and what becomes of them: their callbacks run, and then they are finished.
 
-use crate::callback::{Callback, Comeback, Next, PanicHook, come_back, drop_quietly, run_one};
+use crate::callback::{Callback, Comeback, Inside, Next, PanicHook, come_back, drop_quietly, run_one};
 use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
@@ -61,6 +61,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// Runs what waits, one after the other. Nothing in here waits for another thread. (With `rayon::join` a thread whose other
     /// half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there are.)
     pub(crate) fn run(&self) {
+        let _inside = Inside::new();
         let mut taken = Taken::of(self);
         while let Some((place, claim)) = self.take() {
             if self.is_due == IsDue::Yes
@@ -116,21 +117,30 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         if self.waiting() == 0 {
             return;
         }
+        let _inside = Inside::new();
         let mut taken = Taken::of(self);
         while let Some((_, claim)) = self.take() {
             self.core.counters.add(&thread::ordinal(), Event::CallbackLost, 1);
-            taken.end(claim, |_, value, repeats| lose(value, repeats));
+            taken.end(claim, |_, value, repeats| lose(self, value, repeats));
         }
     }
 }
 
-/// Of a timer that is not run; one that repeats has ended, too.
-fn lose<V>(value: V, repeats: bool) -> Option<(V, Comeback)> {
-    if repeats {
-        return Some((value, Comeback::AsAnswered(Next::Done)));
+/// Of a timer that is not run. At a fixed rate it goes on with the next run; if its callback decides, nobody has heard that it is to.
+fn lose<K, V>(batch: &Batch<K, V>, value: V, repeats: bool) -> Option<(V, Comeback)>
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    if !repeats {
+        drop_quietly(value);
+        return None;
     }
-    drop_quietly(value);
-    None
+    let comeback = match batch.runner.callback {
+        Callback::Plain(_) => Comeback::AtItsRate,
+        Callback::Rearming(_) => Comeback::AsAnswered(Next::Done),
+    };
+    Some((value, comeback))
 }
 
 /// What one thread has taken out of a batch: nodes whose keys are needed no more, but for the last one's while its callback runs.

@@ -7,7 +7,7 @@
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
 //! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
-use crate::callback::{guarded, quietly};
+use crate::callback::{Inside, guarded, quietly};
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
@@ -91,6 +91,7 @@ where
         Executor::Rayon(pool) => run_on(batch, &pool, watch),
         Executor::Custom(custom) => {
             let job = Job(Box::new(move || quietly(move || batch.run())));
+            let _inside = Inside::new();
             // A panicking executor has dropped the job; the worker goes on.
             if let Err(payload) = guarded(|| custom(job)) {
                 std::mem::forget(payload);

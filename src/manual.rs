@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 /// The clock of a scheduler that was built with [`Builder::build_manual`](crate::Builder::build_manual).
 ///
 /// It belongs to one scheduler and works from any thread. Callbacks may use it to read the time or to step it back; time
-/// cannot be moved forward from inside a callback, because it is moving already: `advance` answers 0 there, and does
-/// nothing. Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
+/// cannot be moved forward from inside a callback that it runs itself, because it is moving already: `advance` answers 0 there, and
+/// does nothing. What is due at one tick in one shard is claimed together, before the first of its callbacks runs, and shards take
+/// turns: who needs one order in every run has one shard ([`Builder::shards`](crate::Builder::shards)). Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
 #[derive(Clone)]
 pub struct ManualClock(Arc<dyn Drive>);
 
@@ -72,7 +73,8 @@ impl ManualClock {
     }
 
     /// Plays a clock that goes backwards, as some systems' do: time is `by` earlier afterwards, at the earliest the
-    /// moment when the scheduler was built. Timers keep their deadlines.
+    /// moment when the scheduler was built. Timers keep their deadlines. In a callback that this clock runs while it moves, that is so
+    /// until it moves on: to the next deadline, or to where it was going.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -1,5 +1,9 @@
 //! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
 
+mod weak;
+
+pub use weak::WeakScheduler;
+
 use crate::builder::Builder;
 use crate::callback::in_callback;
 use crate::clock::Clock;
@@ -8,7 +12,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
 use crate::service::Core;
-use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Tick};
+use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Started, Tick};
 use crate::stats::Stats;
 use crate::thread;
 use crate::timer::{Home, Link, Timer};
@@ -17,7 +21,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::mem::{self, needs_drop};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,9 +45,9 @@ use std::time::{Duration, Instant};
 /// let scheduler = Scheduler::builder().build(move |key: &u64, value: &'static str| {
 ///     sender.send((*key, value)).expect("the receiver is there");
 /// })?;
-/// scheduler.schedule_with(1, "one", Duration::from_millis(5)).expect("it is open and not full");
-/// scheduler.schedule_with(2, "two", Duration::from_millis(5)).expect("it is open and not full");
-/// assert!(scheduler.reschedule(&1, Duration::from_millis(20)));
+/// scheduler.schedule_with(1, "one", Duration::from_secs(30)).expect("it is open and not full");
+/// scheduler.schedule_with(2, "two", Duration::from_secs(30)).expect("it is open and not full");
+/// assert!(scheduler.reschedule(&1, Duration::from_millis(5)));
 /// assert_eq!(scheduler.cancel(&2), Some("two"));
 /// assert_eq!(fired.recv(), Ok((1, "one")));
 /// # Ok::<(), shardwheel::BuildError>(())
@@ -397,7 +401,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
         }
         match shard.schedule(spot, key, value, due, repeats, access) {
-            Ok((identity, replaced)) => {
+            Ok(Started { identity, replaced, others }) => {
+                if others > 0 {
+                    core.counters.add(access.ordinal, Event::Replaced, others as u64);
+                    core.capacity.give(access.ordinal, others);
+                }
                 self.settle_room(has_room, replaced.is_some(), access.ordinal);
                 count(Event::Scheduled);
                 if replaced.is_some() {
@@ -544,9 +552,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
-    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback. Callbacks that
-    /// were handed over before still run; those that workers run themselves ([`Executor::Inline`](crate::Executor::Inline)) are waited
-    /// for. [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
+    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback, or another call of `close`
+    /// does so already. Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody
+    /// waits for: a program whose end must not cut them short has them tell that they are done. (Those that workers run
+    /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and
+    /// the pool, stay until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
+    ///
+    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
     /// thread that holds one itself that would be for ever, so there it discards instead.
     ///
@@ -590,62 +602,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
 
     /// A handle that does not keep the scheduler open: for a callback that uses its own scheduler.
     pub fn downgrade(&self) -> WeakScheduler<K, V, S> {
-        WeakScheduler(Arc::downgrade(&self.0))
-    }
-}
-
-/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`].
-///
-/// ```
-/// use shardwheel::{Scheduler, WeakScheduler};
-/// use std::sync::{Arc, OnceLock};
-/// use std::time::Duration;
-///
-/// let own = Arc::new(OnceLock::<WeakScheduler<u32>>::new());
-/// let seen = Arc::clone(&own);
-/// let (scheduler, clock) = Scheduler::builder().build_manual(move |&key: &u32, _| {
-///     if let Some(scheduler) = seen.get().and_then(WeakScheduler::upgrade) {
-///         let _ = scheduler.schedule(key + 1, Duration::from_secs(1));
-///     }
-/// })?;
-/// own.set(scheduler.downgrade()).expect("set once");
-/// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
-/// clock.advance(Duration::from_secs(3));
-/// assert!(scheduler.contains(&4));
-/// # Ok::<(), shardwheel::BuildError>(())
-/// ```
-pub struct WeakScheduler<K, V = (), S = RandomState>(Weak<Inner<K, V, S>>)
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + 'static;
-
-impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> WeakScheduler<K, V, S> {
-    /// A handle of no scheduler: `upgrade` answers `None`.
-    pub const fn new() -> Self {
-        Self(Weak::new())
-    }
-
-    /// The scheduler, if a handle of it is left.
-    pub fn upgrade(&self) -> Option<Scheduler<K, V, S>> {
-        self.0.upgrade().map(Scheduler)
-    }
-}
-
-impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Default for WeakScheduler<K, V, S> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for WeakScheduler<K, V, S> {
-    fn clone(&self) -> Self {
-        Self(Weak::clone(&self.0))
-    }
-}
-
-impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for WeakScheduler<K, V, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakScheduler(..)")
+        WeakScheduler::of(self)
     }
 }
 

@@ -1,12 +1,15 @@
 //! A panic that passes a handle by breaks nothing: no call leaves anything half done, and the user's code that may panic is called
 //! between steps, or caught. The compiler cannot see that, because behind the handles are callbacks, which may hold anything.
 
+use crate::executor::Job;
 use crate::manual::ManualClock;
 use crate::rotating::TimeCacheMap;
 use crate::scheduler::{Scheduler, WeakScheduler};
 use crate::timer::Timer;
 use std::hash::Hash;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+
+impl UnwindSafe for Job {}
 
 impl UnwindSafe for ManualClock {}
 impl RefUnwindSafe for ManualClock {}

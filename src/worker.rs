@@ -24,11 +24,16 @@ const STEP_MAX: usize = 1024;
 const SWEEP_MAX: usize = 4096;
 /// Hints that one step files ahead of time, out of the next large slot.
 const PREPARE_MAX: usize = 2048;
+/// Before a sleep, as many hints are looked at in one go as may be in so many places.
+const REVIEW_PLACES: usize = 8;
 /// Hints taken out of each stripe of the mailbox per step.
 const DRAIN_MAX: usize = 4096;
 /// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
 /// hint keeps 36 bits, reads as one of the far future.
 const STALL_TICKS: u64 = 1 << 20;
+/// A hand that has been left behind by so many ticks (two days at 10 us: the process was stopped) moves on in one step: the wheel reads
+/// hints as the ticks nearest to its hand, and would take those of new timers for overdue.
+const LAG_MAX: u64 = HORIZON_TICKS;
 /// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
 const WAITING_MAX: u64 = 1 << 16;
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
@@ -133,8 +138,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let (wheel, due) = (&mut self.wheel, &mut self.due);
         shard.mailbox.drain(&mut self.inbox, DRAIN_MAX, &access.guard, |hint| file(wheel, due, hint, now));
         let caught_up = !self.is_backlogged() && {
+            let most = if now.0.saturating_sub(self.wheel.hand()) < LAG_MAX { STEP_MAX } else { usize::MAX };
             let due = &mut self.due;
-            self.wheel.advance_bounded(now.0, STEP_MAX, |_, hint| due.push(hint))
+            self.wheel.advance_bounded(now.0, most, |_, hint| due.push(hint))
         };
         self.look_at_due(shard, now, &access);
         self.sweep(shard, now, &access);
@@ -180,6 +186,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
                 None
             });
             self.sweeping = !round_completed;
+            // A timer that is moved nearer and back again, over and over, has that many hints of one tick: looked at, each would be
+            // filed again, since it is the one that the promise names.
+            self.due.sort_unstable();
+            self.due.dedup();
             self.look_at_due(shard, now, access);
             shard.report_hints(self.wheel.len());
         }
@@ -211,19 +221,27 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are
-    /// dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place.
+    /// dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place. If there are many more
+    /// in all, it answers `now`, and goes on when it is asked again: there may be something to do by then.
     pub(crate) fn next_deadline(&mut self, now: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
+        let mut looks = 0;
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
             if self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {
                 break Some(Tick(tick));
             }
+            if looks >= review_max.saturating_mul(REVIEW_PLACES) {
+                break Some(now);
+            }
             let claims = &mut self.claims;
-            self.wheel.review(tick, |hint| look(shard, hint, now, &access, claims));
+            self.wheel.review(tick, |hint| {
+                looks += 1;
+                look(shard, hint, now, &access, claims)
+            });
         };
         drop(access);
         // A review may have met a timer that was moved to an earlier deadline, which has come.
@@ -324,6 +342,83 @@ mod tests {
         assert_eq!(wake, [lead, far, lower - 4095 / LEAD_PART, lower, first]);
         // Few of them: only to fire.
         assert_eq!(wake_ups(first, 7, 2000), [first]);
+    }
+
+    /// Each look at the near deadline files one more hint of the far one. Those never sweep each other out by what is promised.
+    #[test]
+    fn a_timer_that_is_moved_nearer_and_back_again_has_a_few_hints_only() {
+        let (scheduler, mut worker) = worker();
+        let core = Arc::clone(worker.core());
+        let shard = &core.shards[0];
+        scheduler.schedule(1, 3600 * TICK).expect("it is open and not full");
+        let far = scheduler.now() + (1 << 20) * TICK;
+        for round in 0..10_000 {
+            assert!(scheduler.reschedule(&1, 2 * TICK) && scheduler.reschedule_at(&1, far));
+            let now = Tick(3 * (round + 1));
+            core.clock.set(core.clock.start_of(now));
+            worker.read_clock();
+            let steps = (0..).take_while(|_| worker.step(now) != Left::Nothing).count();
+            worker.next_deadline(now, usize::MAX);
+            assert!(steps < 10 && worker.wheel.len() < 3000, "{steps} steps, {} hints", worker.wheel.len());
+            assert!(!shard.has_stale_hints() || !worker.sweeping, "it would sweep for ever");
+        }
+        assert_eq!(worker.fired(), 0);
+        core.clock.set(core.clock.start_of(Tick(1 << 20)));
+        worker.read_clock();
+        while worker.step(Tick(1 << 20)) != Left::Nothing {}
+        assert_eq!((worker.fired(), scheduler.len()), (1, 0));
+    }
+
+    /// The wheel reads the hints of new timers as ticks of the past, if its hand is so far behind; what they take of a step is
+    /// missing for what is overdue.
+    #[test]
+    fn new_timers_do_not_hold_up_what_is_overdue_after_a_stop_of_days() {
+        const COUNT: u64 = 2 * STEP_MAX as u64;
+        let first = Tick(1 << 40);
+        let tick = Duration::from_micros(10);
+        let builder: Builder<u64, ()> = Scheduler::builder().shards(1).tick(tick);
+        let callback = Callback::Plain(Box::new(|_, ()| {}));
+        let Parts { core, runner, hasher, .. } =
+            builder.into_parts(Clock::manual(tick, first), Executor::Inline, callback);
+        let mut worker = Worker::new(Arc::clone(&core), 0, None);
+        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
+        let start = |keys: std::ops::Range<u64>, delay| {
+            for key in keys {
+                scheduler.schedule(key, delay + tick * key as u32).expect("it is open and not full");
+            }
+        };
+        start(0..COUNT, tick);
+        assert_eq!(worker.step(first), Left::Nothing);
+        let now = Tick(first.0 + (1 << 35) + (1 << 20));
+        core.clock.set(core.clock.start_of(now));
+        worker.read_clock();
+        worker.step(now);
+        start(COUNT..2 * COUNT, Duration::from_secs(3600));
+        let steps = (0..100).take_while(|_| worker.step(now) != Left::Nothing).count();
+        assert!(steps < 10, "{steps} steps");
+        assert_eq!((worker.fired() as u64, scheduler.len() as u64), (COUNT, COUNT));
+    }
+
+    /// Nor must what comes meanwhile wait while hints of many places are dropped.
+    #[test]
+    fn many_cancelled_timers_are_forgotten_in_pieces() {
+        const REVIEWED: usize = 64;
+        let (scheduler, mut worker) = worker();
+        let count = 3500;
+        for key in 0..count {
+            scheduler.schedule(key, TICK * (key as u32 + 2)).expect("it is open and not full");
+        }
+        worker.step(Tick(0));
+        (0..count).for_each(|key| assert_eq!(scheduler.cancel(&key), Some(())));
+        let mut pieces = 0;
+        let mut left = worker.wheel.len();
+        while let Some(next) = worker.next_deadline(Tick(0), REVIEWED) {
+            let dropped = left - worker.wheel.len();
+            let piece = REVIEWED * REVIEW_PLACES;
+            assert!(next == Tick(0) && (piece..piece + REVIEWED).contains(&dropped), "{dropped} before {next:?}");
+            (pieces, left) = (pieces + 1, left - dropped);
+        }
+        assert_eq!((pieces, worker.wheel.len()), (6, 0));
     }
 
     /// However long nothing happens: a hint is read as the tick nearest to the hand that has its 36 bits, so the hand may not fall

@@ -7,12 +7,13 @@ mod support;
 
 use shardwheel::{Close, Executor, ManualClock, Next, Scheduler};
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{Gate, HOUR, Ledger, MS, Opener, Token, eventually, hush_callbacks, ignore, lock, ms};
+use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks, ignore, lock, ms, within};
 
 /// A key that owns memory and is counted.
 struct Name {
@@ -399,7 +400,7 @@ fn a_job_that_drops_the_callback() {
     drop(scheduler);
     let job = jobs.recv().expect("it was handed over");
     assert_eq!(dropped.load(SeqCst), 0, "the job keeps the callback");
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run())).is_ok());
+    assert!(std::panic::catch_unwind(|| job.run()).is_ok());
     assert_eq!(dropped.load(SeqCst), 1);
 
     // On a thread of rayon's it would abort the process.
@@ -504,4 +505,66 @@ fn nothing_to_drop_and_a_timer_that_would_come_back() {
     std::thread::sleep(20 * MS);
     assert!(has_ended(&timer) && has_ended(&other));
     assert_eq!(runs.load(SeqCst), 1);
+}
+
+/// A comparison that panics counts as "different", in the middle of a `schedule`; so there are two timers of one key, until the next
+/// `schedule` replaces both.
+#[test]
+fn a_key_that_panicked_once_leaves_no_timer_uncounted() {
+    thread_local! {
+        static PANICS: Cell<bool> = const { Cell::new(false) };
+    }
+    #[derive(Clone, Copy)]
+    struct Moody;
+    impl Hash for Moody {
+        fn hash<H: Hasher>(&self, _: &mut H) {}
+    }
+    impl PartialEq for Moody {
+        fn eq(&self, _: &Self) -> bool {
+            assert!(!PANICS.replace(false), "on purpose");
+            true
+        }
+    }
+    impl Eq for Moody {}
+    hush_callbacks();
+    let values = Ledger::default();
+    let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Moody, _: Token| ()).unwrap();
+    let start = |id| scheduler.schedule_with(Moody, values.token(id), HOUR).unwrap();
+    assert!(start(1).is_none());
+    PANICS.set(true);
+    assert!(start(2).is_none());
+    assert_eq!((scheduler.len(), values.alive()), (2, 2));
+    assert!(start(3).is_some(), "one of them comes back");
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled, stats.replaced, scheduler.len(), values.alive()), (3, 2, 1, 1));
+    assert!(scheduler.cancel(&Moody).is_some() && scheduler.is_empty());
+    assert_eq!(values.alive(), 0);
+    values.assert_none_twice();
+}
+
+/// On an `Inline` worker: to wait for the other's workers may be to wait for oneself.
+#[test]
+fn a_destructor_that_a_worker_runs_waits_for_no_other_scheduler() {
+    within(PATIENCE, "a worker that drops a scheduler", || {
+        let gate = Arc::new(Gate::default());
+        let at_gate = Arc::clone(&gate);
+        let builder = Scheduler::builder().shards(1).executor(Executor::Inline);
+        let slow = builder.build(move |_: &u64, ()| at_gate.pass()).unwrap();
+        slow.schedule(1, Duration::ZERO).unwrap();
+        eventually("its callback runs", || gate.arrived() == 1);
+        let opener = Opener(&gate);
+        let (done, dropped) = channel();
+        struct Holds(Option<Scheduler<u64>>, Sender<()>);
+        impl Drop for Holds {
+            fn drop(&mut self) {
+                drop(self.0.take());
+                self.1.send(()).expect("the test waits");
+            }
+        }
+        let builder = Scheduler::builder().shards(1).executor(Executor::Inline);
+        let other = builder.build_rearming(|_: &u64, _: &mut Holds| Next::Done).unwrap();
+        assert!(other.schedule_with(1, Holds(Some(slow), done), Duration::ZERO).is_ok());
+        dropped.recv().expect("it does not wait for the callback");
+        drop(opener);
+    });
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use support::{Ledger, MS, Token, eventually};
+use support::{Ledger, MS, PATIENCE, Token, eventually};
 
 /// When each callback ran, in milliseconds since the start, and with what.
 type Runs = Arc<Mutex<Vec<(u64, u32)>>>;
@@ -361,6 +361,29 @@ fn a_drain_takes_periodic_timers_out_for_good() {
     assert_eq!(timers.scheduler.drain(|&key, value| assert_eq!((key, value), (1, 0))), 1);
     assert_eq!(timers.clock.advance(MS * 100), 0);
     assert_eq!(timers.pending(), 0);
+}
+
+/// A heartbeat outlives an executor that sheds its load once.
+#[test]
+fn a_dropped_job_is_one_run_of_a_fixed_rate() {
+    let values = Ledger::default();
+    let (sender, jobs) = channel();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let (runs, run) = channel();
+    let scheduler = Scheduler::builder().executor(executor).capacity(1).build(move |&key: &u32, _: Arc<Token>| {
+        runs.send(key).expect("the test waits");
+    });
+    let scheduler = scheduler.unwrap();
+    scheduler.schedule_every(1, Arc::new(values.token(1)), MS * 5, MissedTicks::Skip).unwrap();
+    drop(jobs.recv_timeout(PATIENCE).expect("the first run"));
+    assert_eq!((scheduler.len(), scheduler.stats().callbacks_lost, scheduler.stats().rearmed), (1, 1, 1));
+    jobs.recv_timeout(PATIENCE).expect("the second one").run();
+    assert_eq!(run.recv_timeout(PATIENCE), Ok(1));
+    let last = jobs.recv_timeout(PATIENCE).expect("a third one");
+    assert!(scheduler.cancel(&1).is_none(), "it is firing");
+    drop(last);
+    assert_eq!((values.alive(), scheduler.len()), (0, 0));
+    values.assert_none_twice();
 }
 
 #[test]

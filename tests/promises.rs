@@ -554,6 +554,32 @@ fn promise_07_the_clock_may_step_back() {
     assert_eq!(clock.advance(ms(20)), 1);
 }
 
+/// While time moves, it goes on from there to the next deadline, or to where it was going.
+#[test]
+fn promise_07_the_clock_may_step_back_in_a_callback() {
+    let own = Arc::new(OnceLock::<ManualClock>::new());
+    let seen = Arc::clone(&own);
+    let builder = Scheduler::builder().shards(1);
+    let (scheduler, clock) = builder
+        .build_manual(move |&key: &u64, ()| {
+            let clock = seen.get().expect("set below");
+            if key == 1 {
+                clock.step_back(ms(6));
+            }
+        })
+        .unwrap();
+    own.set(clock.clone()).expect("set once");
+    let start = clock.now();
+    let at = || clock.now() - start;
+    schedule(&scheduler, 1, ms(10));
+    schedule(&scheduler, 2, ms(15));
+    assert_eq!((clock.advance(ms(12)), at()), (1, ms(12)));
+    assert_eq!((clock.advance(ms(3)), at()), (1, ms(15)), "never early");
+    schedule(&scheduler, 1, ms(10));
+    assert_eq!((clock.advance_to_next(), at()), (Some(ms(4)), ms(19)));
+    assert!(scheduler.stats().clock_regressions >= 1, "counted");
+}
+
 #[test]
 fn promise_07_the_clock_of_a_new_timer_is_read_fresh() {
     let (sender, fired) = channel();

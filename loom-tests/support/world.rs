@@ -2,7 +2,7 @@
 
 use super::Gate;
 use crate::shard::{
-    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot, Tick,
+    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot, Started, Tick,
 };
 use crate::size::BATCH;
 use std::cell::RefCell;
@@ -198,7 +198,8 @@ impl<K: Named> World<K> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let mut access = Access::new(&ordinal);
         match self.shard.schedule(spot, K::new(key), Value::new(value), due(tick), repeats, &mut access) {
-            Ok((identity, replaced)) => Ok((identity, replaced.map(|value| value.name))),
+            Ok(Started { others: 1.., .. }) => panic!("two timers of one key"),
+            Ok(Started { identity, replaced, .. }) => Ok((identity, replaced.map(|value| value.name))),
             Err(Refused::Sealed(k, v)) => {
                 assert_eq!((k.name(), v.name), (key, value), "key and value come back");
                 Err(Sealed)

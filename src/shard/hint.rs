@@ -28,8 +28,8 @@ const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
 const TICK_MASK: u64 = (1 << HINT_TICK_BITS) - 1;
 const _: () = assert!(HINT_TICK_BITS + NODE_BITS == u64::BITS, "a hint is one machine word");
 
-/// A request to look at a node at a tick. Never all-zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A request to look at a node at a tick. Never all-zero. The order has no meaning: equal ones are side by side in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Hint(u64);
 
 impl Hint {

@@ -586,13 +586,15 @@ fn same_key<K: Eq, V>(a: Node<'_, K, V>, b: Node<'_, K, V>) -> bool {
 
 /// The value that belongs to the author of `newer`: of the timer that was ended in its name, if there was one.
 /// Called once, by that author, after `resolve`.
+///
+/// And those of others: there are some only if `Eq` has contradicted itself, or panicked.
 pub(super) fn take_replaced<K, V>(
     index: &Index,
     slab: &Arc<Slab<K, V>>,
     spot: Spot<'_>,
     newer: Node<'_, K, V>,
     access: &Access,
-) -> Option<V>
+) -> (Option<V>, Vec<V>)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -600,7 +602,7 @@ where
     let order = spot.order();
     // A replaced node is taken out by nobody but the author of its successor, which is us: it is still in there.
     let mut position = Position { at: &newer.head.next, link: newer.head.next.load() };
-    let mut value = None;
+    let (mut value, mut others) = (None, Vec::new());
     while position.link.continues_run(order) {
         let node = slab.node(position.link.index());
         if node.head.word.load().is_replaced_by(newer.number) {
@@ -611,12 +613,12 @@ where
             if index.remove(slab, spot, node, Some(position), access) {
                 slab.retire(node, access);
             }
-            // There is a second one only if `Eq` contradicts itself.
-            value.get_or_insert(taken);
+            // Not dropped here, half way.
+            others.extend(value.replace(taken));
         }
         position = Position { at: &node.head.next, link: node.head.next.load() };
     }
-    value
+    (value, others)
 }
 
 /// Ends the timer of `node` whatever its deadline; the word that it had, if it was pending.

@@ -98,6 +98,15 @@ pub(crate) struct Identity {
     generation: u32,
 }
 
+/// What a successful `schedule` leaves.
+pub(crate) struct Started<V> {
+    pub(crate) identity: Identity,
+    /// The value of the timer that was replaced.
+    pub(crate) replaced: Option<V>,
+    /// Timers that were replaced besides: whose key was not recognised when the one before was started. Their values are gone.
+    pub(crate) others: usize,
+}
+
 /// Why `schedule` gave key and value back.
 #[derive(Debug)]
 pub(crate) enum Refused<K, V> {
@@ -188,7 +197,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.prefetch_behind(&self.slab, spot);
     }
 
-    /// Starts a timer, in the place of the one of the same key if there is one: its value comes back.
+    /// Starts a timer, in the place of the one of the same key if there is one.
     #[inline(always)]
     pub(crate) fn schedule<'a>(
         &'a self,
@@ -198,7 +207,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         due: Due,
         repeats: Repeats<V>,
         access: &mut Access,
-    ) -> Result<(Identity, Option<V>), Refused<K, V>> {
+    ) -> Result<Started<V>, Refused<K, V>> {
         let node = self
             .slab
             .allocate(spot.hash(), key, value, due.deadline(), repeats, access)
@@ -215,8 +224,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         };
         index::publish(&self.slab, spot, node, in_run);
         self.announce(node.number, &node.head.promise, due, access);
-        let replaced = if in_run { index::take_replaced(&self.index, &self.slab, spot, node, access) } else { None };
-        Ok((identity, replaced))
+        if !in_run {
+            return Ok(Started { identity, replaced: None, others: 0 });
+        }
+        let (replaced, others) = index::take_replaced(&self.index, &self.slab, spot, node, access);
+        let started = Started { identity, replaced, others: others.len() };
+        others.into_iter().for_each(|value| _ = shielded(|| drop(value)));
+        Ok(started)
     }
 
     /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
