@@ -8,7 +8,8 @@ use std::time::Duration;
 pub enum Close {
     /// Drops their values.
     Discard,
-    /// Fires them all now, whatever their deadlines. `close` does not wait for their callbacks.
+    /// Fires them all now, whatever their deadlines. `close` waits for their callbacks only if it runs them itself:
+    /// [`Executor::Inline`](crate::Executor::Inline), and with the manual clock.
     FireNow,
     /// Gives them back, with their remaining time.
     Return,

@@ -552,8 +552,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
-    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback, or another call of `close`
-    /// does so already. Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody
+    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or a destructor of
+    /// what one leaves), or another call of `close` does so already. Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody
     /// waits for: a program whose end must not cut them short has them tell that they are done. (Those that workers run
     /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and
     /// the pool, stay until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.

@@ -743,8 +743,18 @@ fn a_key_that_panics_leaves_no_entry_without_an_end() {
     assert_eq!((stats.inserted, stats.removed, stats.expired, Arc::strong_count(&value)), (2, 1, 1, 1));
     assert_eq!(*lock(&heard), [(1, Cause::Removed), (2, Cause::Expired)]);
     assert_eq!(cache.get(&Hooked(2)), None);
-    cache.insert(Hooked(2), value);
+    cache.insert(Hooked(2), Arc::clone(&value));
     assert_eq!(cache.len(), 1);
+    panics();
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err());
+    assert_eq!((cache.stats().removed, Arc::strong_count(&value)), (2, 1));
+    (3..6).for_each(|key| ignore(cache.insert_with_ttl(Hooked(key), Arc::clone(&value), Duration::MAX)));
+    assert_eq!((cache.stats().evicted, Arc::strong_count(&value)), (1, 3));
+    // What is under way of the key's own hash, and then of the one that has to go.
+    ON_HASH.set(Some(Box::new(move || ON_HASH.set(Some(Box::new(|| panic!("on purpose")))))));
+    let insert = || cache.insert_with_ttl(Hooked(6), Arc::clone(&value), Duration::MAX);
+    assert!(catch_unwind(AssertUnwindSafe(insert)).is_err());
+    assert_eq!((cache.stats().evicted, Arc::strong_count(&value)), (2, 3), "who had to go has gone");
 }
 
 /// An entry that is in the map must be there for eviction, too.

@@ -374,7 +374,7 @@ fn a_dropped_job_is_one_run_of_a_fixed_rate() {
         runs.send(key).expect("the test waits");
     });
     let scheduler = scheduler.unwrap();
-    scheduler.schedule_every(1, Arc::new(values.token(1)), MS * 5, MissedTicks::Skip).unwrap();
+    scheduler.schedule_every(1, Arc::new(values.token(1)), MS * 250, MissedTicks::Skip).unwrap();
     drop(jobs.recv_timeout(PATIENCE).expect("the first run"));
     assert_eq!((scheduler.len(), scheduler.stats().callbacks_lost, scheduler.stats().rearmed), (1, 1, 1));
     jobs.recv_timeout(PATIENCE).expect("the second one").run();

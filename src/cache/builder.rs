@@ -142,8 +142,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Called once for each entry that has left, with how it ended: on the thread that ended it, or on the executor if it
-    /// expired. It may use the cache, by a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep it for ever. A panic is
+    /// Called once for each entry that has left, with how it ended: on the thread that ended it, or on the executor if its
+    /// timer did. It may use the cache, by a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep it for ever. A panic is
     /// caught and counted.
     pub fn listener(mut self, listener: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));

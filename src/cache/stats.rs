@@ -19,7 +19,7 @@ pub enum Cause {
 }
 
 /// What a cache tells about itself. `inserted` is the sum of the four ends and `entries`, while nothing runs and unless an executor
-/// has dropped jobs.
+/// has dropped jobs, or a key has panicked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {

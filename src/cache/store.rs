@@ -140,15 +140,16 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.map.pin().values().filter_map(|slot| slot.entry.upgrade()).collect()
     }
 
-    /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there.
-    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>) -> Option<u64> {
+    /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there is `replaced`, whether or not a key
+    /// panics afterwards.
+    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) {
         let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
-        let replaced = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| self.out(slot));
+        let out = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| self.out(slot));
+        *replaced = out.map(|out| self.make_room(out));
         // The timer may have fired before we published, and looked for the entry in vain; see `Ended`.
         if entry.ended.is_missed() {
             self.unpublish(entry);
         }
-        replaced.map(|out| self.make_room(out))
     }
 
     /// Takes whatever is under `key` out of the map. Its id: its timer still runs, unless somebody else ends it right now.

@@ -613,8 +613,11 @@ where
             if index.remove(slab, spot, node, Some(position), access) {
                 slab.retire(node, access);
             }
-            // Not dropped here, half way.
-            others.extend(value.replace(taken));
+            // The first is the newest: the one that was to be found until now. The others are not dropped here, half way.
+            match value {
+                None => value = Some(taken),
+                Some(_) => others.push(taken),
+            }
         }
         position = Position { at: &node.head.next, link: node.head.next.load() };
     }

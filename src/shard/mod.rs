@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `shard/` knows no clock, no threads, no wheel, no executor and no callback; it runs no user code but the keys' `Eq`
-//! and destructor. Time comes in as [`Tick`]s.
+//! and destructor (and that of the values of timers which such an `Eq` has hidden). Time comes in as [`Tick`]s.
 
 mod alarm;
 mod bucket;
