@@ -391,14 +391,15 @@ mod tests {
         let others = FAR..6 * FAR;
         others.clone().for_each(|key| assert!(scheduler.schedule(key, TICK * (1 << 21)).is_ok()));
         (0..FAR).for_each(|key| assert!(scheduler.schedule_at(key, (), far).is_ok()));
-        worker.step(Tick(0));
         let mut step = |now| {
             core.clock.set(core.clock.start_of(now));
             worker.read_clock();
-            let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || shard.has_stale_hints();
+            let is_busy = |worker: &Worker<_, _>| worker.has_mail() || shard.has_stale_hints();
+            let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || is_busy(worker);
             let steps = (0..10_000).take_while(|_| has_work(&mut worker)).count();
             (steps, worker.wheel.len() as u64)
         };
+        step(Tick(0));
         for round in 1..=MOVES {
             for key in 0..FAR {
                 assert!(scheduler.reschedule(&key, 2 * TICK) && scheduler.reschedule_at(&key, far));
