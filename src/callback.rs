@@ -40,8 +40,8 @@ pub(crate) fn in_callback() -> bool {
     CALLBACKS.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 
-/// As long as it lives, code of the user's may run on this thread that must wait for no worker, because it may be on one: callbacks, and
-/// the destructors of what they leave.
+/// As long as it lives, code of the user's may run on this thread that must wait for no worker, because it may be on one: callbacks,
+/// and the destructors of what they leave.
 pub(crate) struct Inside;
 
 impl Inside {

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// It belongs to one scheduler and works from any thread. Callbacks may use it to read the time or to step it back; time
 /// cannot be moved forward from inside a callback that it runs itself, because it is moving already: `advance` answers 0 there, and
 /// does nothing. What is due at one tick in one shard is claimed together, some hundreds at a time, before the first of their callbacks
-/// runs, and shards take turns: who needs one order in every run has one shard ([`Builder::shards`](crate::Builder::shards)). Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
+/// runs, and shards take turns: who needs one order in every run has one shard ([`Builder::shards`](crate::Builder::shards)).
+/// Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
 #[derive(Clone)]
 pub struct ManualClock(Arc<dyn Drive>);
 

@@ -23,8 +23,8 @@ where
     /// is the rate, and [`MissedTicks::Burst`] never catches up with what it owes, until `reschedule`, to a
     /// later tick than the next, strikes it off.
     ///
-    /// It goes on until it is cancelled or replaced; neither a callback that panics ends it, nor an executor that drops a run. Between two runs it is a timer as
-    /// any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is
+    /// It goes on until it is cancelled or replaced; neither a callback that panics nor an executor that drops a run ends it.
+    /// Between two runs it is a timer as any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is
     /// one run more. From the moment when it fires until its callback is over it is not pending, but can be reached: `cancel`
     /// answers `None`, and that run is the last; `reschedule` answers true and sets the next one; `schedule` of its key answers
     /// `None` and takes its place; `drain` leaves it alone. It keeps its place within

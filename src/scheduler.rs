@@ -553,10 +553,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// timer that was still pending. Calls after the first change nothing and return nothing.
     ///
     /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or a destructor of
-    /// what one leaves), or another call of `close` does so already. Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody
-    /// waits for: a program whose end must not cut them short has them tell that they are done. (Those that workers run
-    /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and
-    /// the pool, stay until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
+    /// what one leaves), or another call of `close` does so already.
+    ///
+    /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody waits for: a program
+    /// whose end must not cut them short has them tell that they are done. (Those that workers run themselves, with
+    /// [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and the pool, stay
+    /// until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
     ///
     /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
