@@ -177,6 +177,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             }
         });
         self.due.clear();
+        // After a step that was larger than usual.
+        self.due.shrink_to(SWEEP_MAX);
     }
 
     /// Looks at some hints ahead of their time while those that serve no timer prevail.
@@ -303,27 +305,36 @@ mod tests {
 
     /// With its scheduler, on a clock that somebody sets.
     fn worker() -> (Scheduler<u64>, Worker<u64, ()>) {
-        let builder: Builder<u64, ()> = Scheduler::builder().shards(1);
+        worker_from(TICK, Tick(0))
+    }
+
+    fn worker_from(tick: Duration, first: Tick) -> (Scheduler<u64>, Worker<u64, ()>) {
+        let builder: Builder<u64, ()> = Scheduler::builder().shards(1).tick(tick);
         let callback = Callback::Plain(Box::new(|_, ()| {}));
         let Parts { core, runner, hasher, .. } =
-            builder.into_parts(Clock::manual(TICK, Tick(0)), Executor::Inline, callback);
+            builder.into_parts(Clock::manual(tick, first), Executor::Inline, callback);
         let worker = Worker::new(Arc::clone(&core), 0, None);
         (Scheduler::new(core, runner, hasher, Vec::new()), worker)
+    }
+
+    /// Moves the clock, and has the worker read it.
+    fn set_clock(worker: &mut Worker<u64, ()>, now: Tick) {
+        let clock = &worker.core.clock;
+        clock.set(clock.start_of(now));
+        worker.read_clock();
     }
 
     /// What a worker does that sleeps whenever it may, with `count` timers due from `first` on, evenly over `spread` ticks: when it
     /// wakes up, until the first of them has fired. No step may leave anything due: there must not be much to do by then.
     fn wake_ups(first: u64, count: u64, spread: u64) -> Vec<u64> {
         let (scheduler, mut worker) = worker();
-        let core = Arc::clone(worker.core());
         for key in 0..count {
             let delay = TICK * (first + key * spread / count) as u32;
             scheduler.schedule(key, delay).expect("it is open and not full");
         }
         let (mut now, mut woken) = (Tick(0), Vec::new());
         while worker.fired() == 0 {
-            core.clock.set(core.clock.start_of(now));
-            worker.read_clock();
+            set_clock(&mut worker, now);
             loop {
                 match worker.step(now) {
                     Left::Due => panic!("much was left to do at {now:?}, after {woken:?}"),
@@ -363,8 +374,7 @@ mod tests {
         for round in 0..10_000 {
             assert!(scheduler.reschedule(&1, 2 * TICK) && scheduler.reschedule_at(&1, far));
             let now = Tick(3 * (round + 1));
-            core.clock.set(core.clock.start_of(now));
-            worker.read_clock();
+            set_clock(&mut worker, now);
             // Before it may sleep.
             let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || shard.has_stale_hints();
             let steps = (0..100).take_while(|_| has_work(&mut worker)).count();
@@ -372,8 +382,7 @@ mod tests {
             assert!(steps < 10 && worker.wheel.len() < 3000, "{steps} steps, {} hints", worker.wheel.len());
         }
         assert_eq!(worker.fired(), 0);
-        core.clock.set(core.clock.start_of(Tick(1 << 20)));
-        worker.read_clock();
+        set_clock(&mut worker, Tick(1 << 20));
         while worker.step(Tick(1 << 20)) != Left::Nothing {}
         assert_eq!((worker.fired(), scheduler.len()), (1, 0));
     }
@@ -392,8 +401,7 @@ mod tests {
         others.clone().for_each(|key| assert!(scheduler.schedule(key, TICK * (1 << 21)).is_ok()));
         (0..FAR).for_each(|key| assert!(scheduler.schedule_at(key, (), far).is_ok()));
         let mut step = |now| {
-            core.clock.set(core.clock.start_of(now));
-            worker.read_clock();
+            set_clock(&mut worker, now);
             let is_busy = |worker: &Worker<_, _>| worker.has_mail() || shard.has_stale_hints();
             let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || is_busy(worker);
             let steps = (0..10_000).take_while(|_| has_work(&mut worker)).count();
@@ -409,6 +417,7 @@ mod tests {
         others.for_each(|key| assert!(scheduler.cancel(&key).is_some()));
         let (steps, hints) = step(Tick(3 * MOVES));
         assert!(steps < 1000 && hints < 3 * FAR, "{steps} steps, {hints} hints");
+        assert!(worker.due.capacity() <= SWEEP_MAX, "memory is given back");
     }
 
     /// The wheel reads the hints of new timers as ticks of the past, if its hand is so far behind; what they take of a step is
@@ -418,12 +427,7 @@ mod tests {
         const COUNT: u64 = 2 * STEP_MAX as u64;
         let first = Tick(1 << 40);
         let tick = Duration::from_micros(10);
-        let builder: Builder<u64, ()> = Scheduler::builder().shards(1).tick(tick);
-        let callback = Callback::Plain(Box::new(|_, ()| {}));
-        let Parts { core, runner, hasher, .. } =
-            builder.into_parts(Clock::manual(tick, first), Executor::Inline, callback);
-        let mut worker = Worker::new(Arc::clone(&core), 0, None);
-        let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
+        let (scheduler, mut worker) = worker_from(tick, first);
         let start = |keys: std::ops::Range<u64>, delay| {
             for key in keys {
                 scheduler.schedule(key, delay + tick * key as u32).expect("it is open and not full");
@@ -432,8 +436,7 @@ mod tests {
         start(0..COUNT, tick);
         assert_eq!(worker.step(first), Left::Nothing);
         let now = Tick(first.0 + (1 << 35) + (1 << 20));
-        core.clock.set(core.clock.start_of(now));
-        worker.read_clock();
+        set_clock(&mut worker, now);
         worker.step(now);
         start(COUNT..2 * COUNT, Duration::from_secs(3600));
         let steps = (0..100).take_while(|_| worker.step(now) != Left::Nothing).count();
