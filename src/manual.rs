@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
-use crate::worker::{Left, Worker};
+use crate::worker::{Left, NO_LIMIT, Worker};
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,40 +144,46 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
-    /// Sets the time and lets every worker do all that is to do by then. How many timers expired.
-    fn run_at(&mut self, time: Nanos) -> usize {
-        let before = self.fired();
+    /// Sets the time and lets every worker do all that is to do by then.
+    fn run_at(&mut self, time: Nanos) {
         self.core.clock.set(time);
         for worker in self.workers.iter_mut() {
             let now = self.core.clock.tick_at(worker.read_clock());
             while worker.step(now) != Left::Nothing {}
             while self.core.growth.step(worker.index(), worker.shard()) {}
         }
-        self.fired() - before
     }
 
+    /// Timers that have expired so far.
     fn fired(&self) -> usize {
         self.workers.iter().map(Worker::fired).sum()
     }
 
-    /// The next deadline of all shards. Callbacks of one shard may have sent mail to another.
-    fn next_deadline(&mut self) -> Option<Tick> {
+    /// The next deadline of all shards, or some tick behind `limit`, if it is; unless something fires meanwhile, because it is overdue.
+    fn next_deadline(&mut self, limit: Tick) -> Option<Tick> {
         let clock = &self.core.clock;
         let next_of = |worker: &mut Worker<K, V>| {
             let now = clock.tick_at(worker.read_clock());
             while worker.has_mail() {
                 worker.step(now);
             }
-            worker.next_deadline(now, usize::MAX)
+            worker.next_deadline(now, limit, usize::MAX)
         };
         self.workers.iter_mut().filter_map(next_of).min()
     }
 
-    /// Moves on to the next deadline, if it is at or before `limit`; how many timers expired there.
-    fn visit_next(&mut self, limit: Nanos) -> Option<usize> {
-        let next = self.core.clock.start_of(self.next_deadline()?);
-        let now = self.core.clock.now();
-        (next <= limit && next.0 < u64::MAX).then(|| self.run_at(next.max(now)))
+    /// Moves on to the next deadline, if it is at or before `limit`; unless something is overdue, which fires at once. False if there is
+    /// neither.
+    fn visit_next(&mut self, limit: Tick) -> bool {
+        let before = self.fired();
+        let next = self.next_deadline(limit).filter(|&next| next <= limit);
+        // What has fired may have started timers in shards that were asked before.
+        if self.fired() > before {
+            return true;
+        }
+        let clock = &self.core.clock;
+        let time = next.map(|next| clock.start_of(next).max(clock.now()));
+        time.filter(|time| time.0 < u64::MAX).map(|time| self.run_at(time)).is_some()
     }
 }
 
@@ -186,16 +192,21 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
         let Some(mut moving) = self.begin() else { return 0 };
         let target = Nanos(moving.core.clock.now().0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)));
         let before = moving.fired();
-        while moving.visit_next(target).is_some() {}
+        let limit = moving.core.clock.tick_at(target);
+        while moving.visit_next(limit) {}
         moving.run_at(target);
         moving.fired() - before
     }
 
     fn advance_to_next(&self) -> Option<Duration> {
         let mut moving = self.begin()?;
-        let start = moving.core.clock.now();
+        let (start, before) = (moving.core.clock.now(), moving.fired());
         // A deadline beyond the horizon is reached in several steps.
-        while moving.visit_next(Nanos(u64::MAX))? == 0 {}
+        while moving.fired() == before {
+            if !moving.visit_next(NO_LIMIT) {
+                return None;
+            }
+        }
         Some(Duration::from_nanos(moving.core.clock.now().0.saturating_sub(start.0)))
     }
 

@@ -8,7 +8,7 @@ use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::expired::Runner;
 use crate::service::Core;
-use crate::worker::{Left, Worker};
+use crate::worker::{Left, NO_LIMIT, Worker};
 use core_affinity::CoreId;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -26,8 +26,9 @@ const REVIEW_MAX: usize = 512;
 /// finds a core that is free, if there is one. (To yield instead would cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
-/// How long a worker leaves an executor that does not keep up alone.
-const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+/// How long a worker leaves an executor that does not keep up alone: a tick, within these bounds. What waits is work for longer.
+const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
+const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// Starts a worker per shard, with a thread for its callbacks if wanted, and the thread for their growth. On an error none is left
 /// running.
@@ -165,7 +166,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
         }
         if worker.is_backlogged() {
             // The executor has its hands full, and nobody rings when it has not any more.
-            std::thread::sleep(core.clock.tick_length().min(BACKLOG_PAUSE));
+            std::thread::sleep(core.clock.tick_length().clamp(BACKLOG_PAUSE_MIN, BACKLOG_PAUSE_MAX));
             continue;
         }
         match left {
@@ -204,7 +205,7 @@ fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
 fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K, V>, ticket: u32) {
     let core = Arc::clone(worker.core());
     let now = core.clock.tick_at(worker.read_clock());
-    let next = worker.next_deadline(now, REVIEW_MAX);
+    let next = worker.next_deadline(now, NO_LIMIT, REVIEW_MAX);
     let until = worker.sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
     // A batch that one thread cannot cope with needs help then.

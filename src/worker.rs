@@ -10,7 +10,7 @@ use crate::counters::Event;
 use crate::expired::IsDue;
 use crate::fanout::{Watch, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HORIZON_TICKS, Hint, Look, Shard, Tick};
+use crate::shard::{Access, Claim, Drain, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
 use crate::wheel::slots::{Entry, Slots};
 use std::mem;
@@ -36,12 +36,17 @@ const STALL_TICKS: u64 = 1 << 20;
 const LAG_MAX: u64 = HORIZON_TICKS;
 /// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
 const WAITING_MAX: u64 = 1 << 16;
+/// Beyond all ticks, for `next_deadline`.
+pub(crate) const NO_LIMIT: Tick = Tick(u64::MAX);
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
 /// their tick, are never read against a hand that is too far behind.
 const SLEEP_TICKS_MAX: u64 = 1 << 33;
 
 impl Entry for Hint {
     const MAY_BE_UNWANTED: bool = false;
+    /// Read against a hand that lags by days, it may be a tick of the past; before the first one, if the scheduler is young: then the
+    /// number has wrapped round.
+    const REACH: u64 = 1 << (HINT_TICK_BITS - 1);
 
     fn tick(self, hand: u64) -> u64 {
         Hint::tick(self, Tick(hand)).0
@@ -230,10 +235,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         hand_over(&self.core, self.index, claims, IsDue::Yes, Some(&mut self.watch));
     }
 
-    /// The next tick at which a timer is due, as far as the worker has been told. Hints that nobody wants any more are
-    /// dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place. If there are many more
-    /// in all, it answers `now`, and goes on when it is asked again: there may be something to do by then.
-    pub(crate) fn next_deadline(&mut self, now: Tick, review_max: usize) -> Option<Tick> {
+    /// The next tick at which a timer is due, as far as the worker has been told; or some tick behind `limit`, if it is. Hints that nobody
+    /// wants any more are dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place. If
+    /// there are many more in all, it answers `now`, and goes on when it is asked again: there may be something to do by then.
+    pub(crate) fn next_deadline(&mut self, now: Tick, limit: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         let ordinal = thread::ordinal();
@@ -241,7 +246,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let mut looks = 0;
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
-            if self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {
+            if tick > limit.0 || self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {
                 break Some(Tick(tick));
             }
             if looks >= review_max.saturating_mul(REVIEW_PLACES) {
@@ -342,7 +347,7 @@ mod tests {
                     Left::Nothing => break,
                 }
             }
-            let next = worker.next_deadline(now, usize::MAX);
+            let next = worker.next_deadline(now, NO_LIMIT, usize::MAX);
             now = worker.sleep_limit(next, now);
             woken.push(now.0);
         }
@@ -378,7 +383,7 @@ mod tests {
             // Before it may sleep.
             let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || shard.has_stale_hints();
             let steps = (0..100).take_while(|_| has_work(&mut worker)).count();
-            worker.next_deadline(now, usize::MAX);
+            worker.next_deadline(now, NO_LIMIT, usize::MAX);
             assert!(steps < 10 && worker.wheel.len() < 3000, "{steps} steps, {} hints", worker.wheel.len());
         }
         assert_eq!(worker.fired(), 0);
@@ -444,6 +449,32 @@ mod tests {
         assert_eq!((worker.fired() as u64, scheduler.len() as u64), (COUNT, COUNT));
     }
 
+    /// The wheel of a scheduler that is not as old as the stop was long has no ticks in the past to read them as.
+    #[test]
+    fn a_timer_that_begins_after_a_stop_of_days_fires_though_the_scheduler_is_young() {
+        let tick = Duration::from_micros(10);
+        for (built, stop) in [(0, 1 << 35), (1 << 33, 1 << 35), (1, (1 << 36) - 2)] {
+            let (scheduler, mut worker) = worker_from(tick, Tick(0));
+            set_clock(&mut worker, Tick(built));
+            scheduler.schedule(1, tick * (1 << 31)).expect("it is open and not full");
+            while worker.step(Tick(built)) != Left::Nothing {}
+            let now = Tick(built + stop);
+            set_clock(&mut worker, now);
+            scheduler.schedule(2, Duration::ZERO).expect("it is open and not full");
+            scheduler.schedule(3, tick).expect("it is open and not full");
+            // It keeps the worker from looking into further slots.
+            scheduler.schedule(4, tick * (1 << 20)).expect("it is open and not full");
+            for (ahead, pending) in [(0, vec![2, 3, 4]), (1, vec![4]), (2, vec![4])] {
+                let now = Tick(now.0 + ahead);
+                set_clock(&mut worker, now);
+                while worker.step(now) != Left::Nothing {}
+                worker.next_deadline(now, NO_LIMIT, usize::MAX);
+                let left: Vec<_> = (1..5).filter(|key| scheduler.contains(key)).collect();
+                assert_eq!(left, pending, "{ahead} after {now:?}");
+            }
+        }
+    }
+
     /// Nor must what comes meanwhile wait while hints of many places are dropped.
     #[test]
     fn many_cancelled_timers_are_forgotten_in_pieces() {
@@ -457,7 +488,7 @@ mod tests {
         (0..count).for_each(|key| assert_eq!(scheduler.cancel(&key), Some(())));
         let mut pieces = 0;
         let mut left = worker.wheel.len();
-        while let Some(next) = worker.next_deadline(Tick(0), REVIEWED) {
+        while let Some(next) = worker.next_deadline(Tick(0), NO_LIMIT, REVIEWED) {
             let dropped = left - worker.wheel.len();
             let piece = REVIEWED * REVIEW_PLACES;
             assert!(next == Tick(0) && (piece..piece + REVIEWED).contains(&dropped), "{dropped} before {next:?}");

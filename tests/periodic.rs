@@ -310,6 +310,56 @@ fn reschedule_during_a_run_says_when_it_comes_back() {
     }
 }
 
+/// A timer that was given a deadline while it ran, which has passed by the end of the run: it is overdue before anybody moves the clock.
+/// Its second run starts `other` 1 ms from then. Runs are told, with the time.
+fn overdue(key: u32, other: Option<u32>) -> (Scheduler<u32, u32>, ManualClock, Receiver<(u32, Instant)>) {
+    let own_clock = Arc::new(OnceLock::<ManualClock>::new());
+    let clock_of_callback = Arc::clone(&own_clock);
+    let (sender, ran) = channel();
+    let (scheduler, clock) = rearming(move |scheduler, value| {
+        let clock = clock_of_callback.get().unwrap();
+        match *value {
+            0 => {
+                assert!(scheduler.reschedule(&key, MS));
+                assert_eq!(clock.advance(MS * 10_000), 0);
+                *value = 1;
+            }
+            1 => assert!(other.is_none_or(|other| scheduler.schedule_with(other, other, MS).is_ok())),
+            _ => {}
+        }
+        sender.send((*value, clock.now())).unwrap();
+        Next::Done
+    });
+    assert!(own_clock.set(clock.clone()).is_ok());
+    scheduler.schedule_with(key, 0, MS).unwrap();
+    assert!(scheduler.expire_now(&key));
+    assert_eq!(ran.recv_timeout(PATIENCE).unwrap().0, 1);
+    (scheduler, clock, ran)
+}
+
+#[test]
+fn the_next_deadline_may_be_now() {
+    let (scheduler, clock, ran) = overdue(1, None);
+    scheduler.schedule_with(2, 2, MS * 3_600_000).unwrap();
+    let now = clock.now();
+    assert_eq!((clock.advance_to_next(), clock.now()), (Some(Duration::ZERO), now));
+    assert_eq!(ran.try_iter().collect::<Vec<_>>(), [(1, now)]);
+    assert_eq!(clock.advance_to_next(), Some(MS * 3_600_000));
+    assert_eq!(clock.advance_to_next(), None);
+}
+
+#[test]
+fn what_an_overdue_timer_starts_is_visited_in_its_turn_whatever_its_shard() {
+    for key in 0..16 {
+        let (scheduler, clock, ran) = overdue(key, Some(100));
+        scheduler.schedule_with(99, 99, MS * 3_600_000).unwrap();
+        let due = clock.now() + MS;
+        assert_eq!(clock.advance(MS * 3_600_000), 3);
+        let at = ran.try_iter().find(|&(value, _)| value == 100).map(|(_, at)| at);
+        assert_eq!(at, Some(due), "{key}");
+    }
+}
+
 #[test]
 fn schedule_during_a_run_starts_a_new_timer_in_its_place() {
     let (scheduler, clock) = rearming(|scheduler, value| {

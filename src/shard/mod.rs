@@ -40,7 +40,7 @@ pub use period::MissedTicks;
 pub(crate) use period::{Period, Repeats};
 pub(crate) use segments::{LEN_MAX as NODES_MAX, SEGMENT_COUNT, Segments, Zeroed};
 pub(crate) use slab::{Homeless, batch_len};
-pub(crate) use tick::{HORIZON_TICKS, Tick};
+pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
 use crate::sync::{AtomicU64, Ordering, prefetch};

@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::scheduler::Scheduler;
 use crate::shard::Tick;
-use crate::worker::{Left, Worker};
+use crate::worker::{Left, NO_LIMIT, Worker};
 use oracle::{Counts, TICK};
 use std::sync::Arc;
 use world::{Key, Rng, Sut, SutCore, Value, World, lock};
@@ -100,7 +100,7 @@ impl Simulation {
             while worker.step(now) != Left::Nothing || worker.has_mail() {}
             while self.core.growth.step(index, worker.shard()) {}
             // It may meet timers that are due, too.
-            let next = worker.next_deadline(now, usize::MAX);
+            let next = worker.next_deadline(now, NO_LIMIT, usize::MAX);
             if !worker.has_mail() {
                 break next;
             }

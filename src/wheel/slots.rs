@@ -34,6 +34,8 @@ const LARGE_LEVEL: usize = 2;
 /// From this part of its own width before its first tick on, a slot is taken apart; later if nearer ones are large, since there is
 /// only one ahead, the nearest. Not earlier: some of its entries may be removed before, and a nearer slot may become large.
 pub(crate) const LEAD_PART: u64 = 16;
+/// Room for overdue entries that is kept when there are none.
+const LATE_KEPT: usize = 1024;
 /// The sweep begins above all slots. Those of the rows ahead count as further slots on top.
 const SWEEP_START: usize = 2 * POSITION_COUNT;
 
@@ -41,6 +43,8 @@ const SWEEP_START: usize = 2 * POSITION_COUNT;
 pub(crate) trait Entry: Copy {
     /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted.
     const MAY_BE_UNWANTED: bool;
+    /// No entry is due further behind the hand than this: what reads so comes out at the next advance, to be looked at.
+    const REACH: u64 = u64::MAX;
 
     /// The tick this entry is due, decoded near `hand`: an entry may keep fewer bits of it.
     fn tick(self, hand: u64) -> u64;
@@ -148,11 +152,17 @@ impl<E: Entry> Slots<E> {
     /// Puts an entry that is counted already where its tick says.
     fn put(&mut self, entry: E) {
         let tick = entry.tick(self.hand);
-        if tick <= self.hand {
-            self.late.push(Late { tick, entry });
+        if tick <= self.hand || tick - self.hand > E::REACH {
+            self.put_late(tick, entry);
         } else {
             self.file(tick, entry);
         }
+    }
+
+    /// Few are late.
+    #[cold]
+    fn put_late(&mut self, tick: u64, entry: E) {
+        self.late.push(Late { tick: tick.min(self.hand), entry });
     }
 
     fn file(&mut self, tick: u64, entry: E) {
@@ -234,7 +244,11 @@ impl<E: Entry> Slots<E> {
             self.len -= 1;
             visit(Visit::Due(tick), entry);
         }
-        self.late.is_empty()
+        let is_done = self.late.is_empty();
+        if is_done && self.late.capacity() > LATE_KEPT {
+            self.late.shrink_to(LATE_KEPT);
+        }
+        is_done
     }
 
     /// Takes the open slot apart: hands out what is due, cascades the rest; true when it is empty.
@@ -313,7 +327,7 @@ impl<E: Entry> Slots<E> {
     fn trim(&mut self) {
         if self.len == 0 {
             self.arena.trim();
-            self.late.shrink_to(1024);
+            self.late.shrink_to(LATE_KEPT);
         }
     }
 }
@@ -400,10 +414,10 @@ impl<E: Entry> Slots<E> {
         if held > most {
             return None;
         }
-        let late = self.late.iter().take(late).map(|late| late.entry);
+        let late = self.late.iter().take(late).map(|late| (late.tick, late.entry));
         let taken = taken.flat_map(|taken| taken.iter(&self.arena));
-        let mut all = late.chain(self.arena.iter(slot)).chain(taken);
-        Some(all.any(|entry| entry.tick(self.hand) == tick && live(entry)))
+        let others = self.arena.iter(slot).chain(taken).map(|entry| (entry.tick(self.hand), entry));
+        Some(late.chain(others).any(|(due, entry)| due == tick && live(entry)))
     }
 
     /// Takes the slot that holds `tick` apart: each entry goes through `keep`, and what comes back,
