@@ -291,7 +291,7 @@ fn buckets_are_linked_ahead_beside_callers() {
 /// A bucket leads on before it can be reached.
 #[test]
 fn a_bucket_must_lead_on_before_it_is_linked_in() {
-    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
+    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Release)");
     let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
 }

@@ -28,8 +28,8 @@ where
     /// A batch is not a transaction: other threads may see some of it done and some not, and each key's answer is exact for
     /// itself. It pays from about ten timers on.
     ///
-    /// Delays count from the beginning of the call, and up to 32 timers are taken from the iterator before the first of them starts. If
-    /// it panics, or a key's `Hash`, those are dropped, and so are the answers by then.
+    /// Delays count from a moment within the call: from its beginning, if the iterator does not take long. Up to 32 timers are taken from
+    /// that before the first of them starts. If it panics, or a key does, those are dropped, and so are the answers by then.
     ///
     /// # Errors
     /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with): one that finds no room gives key and

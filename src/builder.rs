@@ -132,8 +132,12 @@ impl<K, V, S> Builder<K, V, S> {
     /// A timer that may come back ([`build_rearming`](Self::build_rearming),
     /// [`schedule_every`](crate::Scheduler::schedule_every)) keeps its room while its callback runs.
     ///
-    /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer fires at the very same
-    /// moment and somebody else takes its room, the bound is exceeded by one until the next timer ends.)
+    /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer ends at the very same
+    /// moment and somebody else takes its room, the bound is exceeded by one, for each such call, until as many timers end. And a call
+    /// that starts a timer has its room from its own beginning on, whatever becomes of it.)
+    ///
+    /// What waits for its callback has left its room: [`expire_now`](crate::Scheduler::expire_now) and `schedule`, over and over, and
+    /// faster than the callbacks, pile up those. (Of what comes due by itself no more than 65,536 wait in each shard.)
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -157,6 +161,9 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// On a shard's thread, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
     /// that use them, give a pool: [`Executor::Rayon`].
+    ///
+    /// A thread of rayon's that waits in one of those functions runs other jobs of its pool meanwhile, further callbacks among them, on
+    /// top of its stack: so a callback should hold no lock while it calls them that another one takes.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self

@@ -8,7 +8,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ScheduleError<K, V> {
     /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold: almost 2^28.
-    /// Those that are firing and may come back count, too, and any other until the call or the worker's step that ends it is over.
+    /// Those that are firing and may come back count, too (until the callback is over, though they be cancelled meanwhile), those whose
+    /// `schedule` is under way, and any other until the call or the worker's step that ends it is over.
     /// Transient: there is room again when one has fired or is cancelled.
     Full(K, V),
     /// The scheduler is closed. Permanent.

@@ -11,6 +11,9 @@ pub enum Executor {
     /// A rayon pool of yours; its threads alone run callbacks. Up to 256 timers that expire together go to one of them, for quick
     /// callbacks are run sooner than others are woken; after a millisecond, those that still wait behind a slow one get more.
     ///
+    /// A callback that uses rayon itself (`join`, `scope`, a parallel iterator) should hold no lock meanwhile that other callbacks
+    /// take: while it waits, its thread runs other jobs of the pool, those callbacks among them.
+    ///
     /// With a few timers per tick it takes more processor time than the default
     /// ([`Builder::executor`](crate::Builder::executor)): a thread of rayon's looks around for a while before it sleeps.
     ///
@@ -28,7 +31,8 @@ pub enum Executor {
     /// [`Builder::build_manual`](crate::Builder::build_manual).
     Inline,
     /// Anything else that runs each [`Job`] once, soon, on whatever thread. It is called on the worker, or on the thread that calls
-    /// `expire_now` or `close`, and must not block for long. A job that is dropped instead drops its timers' values, and counts them as
+    /// `expire_now` or `close`, and must not block for long. A job has up to 256 timers, whose callbacks it runs one after the other: no
+    /// other thread helps, so a slow callback hands its work on. A job that is dropped instead drops its timers' values, and counts them as
     /// [lost](crate::Stats::callbacks_lost); a timer of [`schedule_every`](crate::Scheduler::schedule_every) goes on with its next run,
     /// one of [`build_rearming`](crate::Builder::build_rearming) has ended.
     Custom(Arc<dyn Fn(Job) + Send + Sync>),

@@ -7,7 +7,7 @@
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
 //! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
-use crate::callback::{Inside, guarded, quietly};
+use crate::callback::{Inside, drop_quietly, guarded, quietly};
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
@@ -94,7 +94,7 @@ where
             let _inside = Inside::new();
             // A panicking executor has dropped the job; the worker goes on.
             if let Err(payload) = guarded(|| custom(job)) {
-                std::mem::forget(payload);
+                drop_quietly(payload);
             }
         }
     }

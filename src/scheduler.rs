@@ -562,7 +562,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     ///
     /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
-    /// thread that holds one itself that would be for ever, so there it discards instead.
+    /// thread that holds one itself that would be for ever, so there it discards instead; and so it does in the destructor of a
+    /// thread-local, where nobody can tell any more whether the thread holds one.
     ///
     /// ```
     /// # use shardwheel::{Close, Scheduler};
@@ -643,8 +644,8 @@ fn join(threads: Vec<JoinHandle<()>>) {
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<K, V, S> {
     fn drop(&mut self) {
-        let threads = self.take_threads();
         let was_open = self.core.begin_close();
+        let threads = self.take_threads();
         // When all threads have ended, nobody fires what is pending, and no call that begins then finds it. If it has nothing to drop
         // either, it is left as it is. (A manual clock, which has no threads, may be moved on.)
         let joins_all = self.thread_count > 0 && threads.len() == self.thread_count;

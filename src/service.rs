@@ -141,6 +141,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn drain_one(&self, shard: &Shard<K, V>, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let ordinal = thread::ordinal();
+        // Closed meanwhile: it is empty, and what was pending is for that call to tell.
+        if self.is_closed() {
+            return false;
+        }
         let Some(claim) = shard.claim_this(timer, Purpose::TakeOut, &Access::new(&ordinal)) else {
             return false;
         };

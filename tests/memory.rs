@@ -51,6 +51,25 @@ fn promise_10_bounded_memory_under_falling_deadlines() {
     churn(|i| 24 * HOUR - Duration::from_millis(i));
 }
 
+/// What they tell is read, and then it is given back: a segment of eight KiB for a thousand of them.
+#[test]
+fn promise_10_messages_do_not_pile_up() {
+    const TIMERS: u64 = 2_000_000;
+    let _alone = alone();
+    let scheduler = Scheduler::builder().build(|_: &u64, ()| {}).expect("in range");
+    let pair = |i: u64| {
+        scheduler.schedule(i, 24 * HOUR - Duration::from_micros(40 * i)).expect("it is open and not full");
+        assert_eq!(scheduler.cancel(&i), Some(()));
+    };
+    (0..100_000).for_each(pair);
+    let before = resident_bytes();
+    (100_000..TIMERS).for_each(pair);
+    if let (Some(before), Some(after)) = (before, resident_bytes()) {
+        let grown = after.saturating_sub(before) >> 20;
+        assert!(grown < 8, "{grown} MiB more; it were 15 if no segment came back");
+    }
+}
+
 #[test]
 fn promise_10_memory_is_reused_after_a_spike() {
     let _alone = alone();
@@ -125,4 +144,5 @@ fn promise_08_idle_for_every_thread() {
     };
     eventually("all have run", || scheduler.stats().fired == 100 && scheduler.stats().callbacks_waiting == 0);
     eventually("nobody wakes up while nothing is due", || naps(1_000) == 0);
+    assert_eq!(naps(5_000), 0, "nor every few seconds");
 }

@@ -128,6 +128,8 @@ fn promise_02_late_by_a_bound() {
     assert!(worst < SOON, "{worst:?} late");
     assert!(told.p50 <= told.p99 && told.p99 <= told.p999 && told.p999 <= told.max);
     assert!(told.max > Duration::ZERO && told.max <= worst + MS, "told {told:?}, was {worst:?}");
+    // A machine that is busy may make some late, but not most.
+    assert!(told.p50 < ms(1) + ms(2), "{told:?}");
 }
 
 #[test]

@@ -151,8 +151,9 @@ impl AtomicLink {
     }
 
     pub(super) fn set_claimed(&self, target: Link) {
-        // Relaxed: the claimer alone uses the cell; published by the `swing` that links the bucket in.
-        self.0.store(target.0 | CLAIMED, Relaxed);
+        // Release: others do not start from the cell yet, but ask the processor for the node that it leads to, for which they need to see
+        // the memory that it is in.
+        self.0.store(target.0 | CLAIMED, Release);
     }
 
     pub(super) fn end_claim(&self) {

@@ -182,6 +182,8 @@ struct Own {
     /// Retired nodes that wait for company, and how many.
     limbo: Chain,
     limbo_len: u32,
+    /// It drops keys: their destructors may call the scheduler.
+    drops_keys: bool,
 }
 
 /// By ordinal, each on cache lines of its own.
@@ -571,11 +573,19 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Chain::of(nodes)
     }
 
-    /// A ripe batch, with its keys dropped.
+    /// A ripe batch, with its keys dropped. None to a key's destructor that has called the scheduler: if it got the next batch, with
+    /// further destructors, each would stand on top of the one before, as deep as there are batches.
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
-        let chain = self.pop_batch(&self.ripe, access)?;
-        self.drop_keys(chain);
-        Some(chain)
+        if !std::mem::needs_drop::<K>() {
+            return self.pop_batch(&self.ripe, access);
+        }
+        if self.with_own(access.ordinal, |own| std::mem::replace(&mut own.drops_keys, true)) {
+            return None;
+        }
+        let chain = self.pop_batch(&self.ripe, access);
+        chain.into_iter().for_each(|chain| self.drop_keys(chain));
+        self.with_own(access.ordinal, |own| own.drops_keys = false);
+        chain
     }
 
     /// Drops the keys of one ripe batch, if there is one: called as timers end, so that keys do not wait for new timers
@@ -590,10 +600,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Drops the keys of a chain that is ours, and stays as it is.
     fn drop_keys(&self, mut chain: Chain) {
-        if std::mem::needs_drop::<K>() {
-            while let Some(node) = self.pop(&mut chain) {
-                self.drop_key(node.head);
-            }
+        while let Some(node) = self.pop(&mut chain) {
+            self.drop_key(node.head);
         }
     }
 

@@ -71,6 +71,51 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     assert_eq!(with_access(|slab, _| slab.census.in_use.load(Relaxed)), 8);
 }
 
+/// A key whose destructor ends another timer, and so might drop the next batch of keys, with further destructors.
+#[cfg(not(any(miri, feature = "loom")))]
+#[test]
+fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
+    use std::cell::Cell;
+
+    const TIMERS: u64 = 400;
+    struct Key;
+    impl Drop for Key {
+        fn drop(&mut self) {
+            let depth = DEPTH.get() + 1;
+            DEEPEST.set(DEEPEST.get().max(depth));
+            DROPPED.set(DROPPED.get() + 1);
+            if STARTED.get() < TIMERS {
+                STARTED.set(STARTED.get() + 1);
+                DEPTH.set(depth);
+                SLAB.with(|slab| start_and_end(slab, Key));
+                DEPTH.set(depth - 1);
+            }
+        }
+    }
+    thread_local! {
+        static SLAB: Arc<Slab<Key, ()>> = Arc::new(Slab::new(4));
+        static STARTED: Cell<u64> = const { Cell::new(0) };
+        static DROPPED: Cell<u64> = const { Cell::new(0) };
+        static DEPTH: Cell<usize> = const { Cell::new(0) };
+        static DEEPEST: Cell<usize> = const { Cell::new(0) };
+    }
+
+    let slab = SLAB.with(Arc::clone);
+    // What is retired meanwhile all comes back at once.
+    let others_guard = crate::sync::epoch::pin();
+    (0..TIMERS).for_each(|_| start_and_end(&slab, Key));
+    drop(others_guard);
+    let begin = std::time::Instant::now();
+    while DROPPED.get() < TIMERS {
+        assert!(begin.elapsed().as_secs() < 60, "{} of the keys are dropped", DROPPED.get());
+        let ordinal = crate::thread::ordinal();
+        let access = Access::new(&ordinal);
+        access.guard.flush();
+        slab.tidy(&access);
+    }
+    assert_eq!(DEEPEST.get(), 1, "one on top of the other");
+}
+
 /// Starts a timer and ends it.
 #[cfg(not(any(miri, feature = "loom")))]
 fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
