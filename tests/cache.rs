@@ -23,6 +23,8 @@ use support::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Something that waits for nothing, on a busy machine.
+const SOON: Duration = Duration::from_secs(5);
 
 type Numbers = Cache<u64, u64>;
 /// What a listener heard.
@@ -363,6 +365,17 @@ fn the_order_of_use_is_exact_for_one_thread() {
     }
 }
 
+/// The last of them that an insertion looks at may be the one.
+#[test]
+fn the_order_of_use_is_exact_among_a_thousand_and_twenty_four_that_were_read() {
+    const READ: u64 = 1_024;
+    let cache = Cache::builder(HOUR).limit(READ as usize + 1).build().unwrap();
+    (0..=READ).for_each(|key| ignore(cache.insert(key, key)));
+    (0..READ).for_each(|key| assert_eq!(cache.get(&key), Some(key)));
+    cache.insert(READ + 1, 0);
+    assert_eq!((0..=READ).find(|key| !cache.contains(key)), Some(READ));
+}
+
 /// However many were read, an insertion does a bounded amount of work, and one that was not used lately goes.
 #[test]
 fn beyond_a_thousand_reads_an_old_entry_goes() {
@@ -516,6 +529,94 @@ fn a_loader_may_use_the_cache_even_for_its_own_key() {
     });
 }
 
+/// What was read before a change does not become the cache's view of what is there after it.
+#[test]
+fn a_load_does_not_undo_what_comes_after_it() {
+    type Change = fn(&Numbers);
+    let changes: [(Change, Option<u64>); 4] = [
+        (|cache| assert_eq!(cache.insert_with_ttl(1, 8, Duration::ZERO), None), None),
+        (|cache| assert_eq!(cache.remove(&1), None), None),
+        (|cache| cache.clear(), None),
+        (|cache| assert_eq!(cache.insert(1, 8), None), Some(8)),
+    ];
+    for (change, left) in changes {
+        let (cache, _clock, log) = logged(HOUR, None);
+        let (cache, gate) = (Arc::new(cache), Arc::new(Gate::default()));
+        let opener = Opener(&gate);
+        let loading = start({
+            let (cache, gate) = (Arc::clone(&cache), Arc::clone(&gate));
+            move || {
+                cache.get_or_insert_with(1, || {
+                    gate.pass();
+                    7
+                })
+            }
+        });
+        eventually("one is loading", || gate.arrived() == 1);
+        cache.insert(2, 2);
+        change(&cache);
+        assert_eq!(cache.get(&1), left);
+        if left.is_none() {
+            // Who asks from now on does not wait for what was read before.
+            let cache = Arc::clone(&cache);
+            assert_eq!(start(move || cache.get_or_insert_with(1, || 9)).recv_timeout(SOON), Ok(9));
+        }
+        drop(opener);
+        let there = left.unwrap_or(9);
+        assert_eq!((loading.recv_timeout(PATIENCE), cache.get(&1)), (Ok(there), Some(there)));
+        assert!(lock(&log).iter().all(|&(_, value, _)| [2, 8].contains(&value)), "what was loaded has not left");
+    }
+}
+
+#[test]
+fn an_insertion_that_overtakes_what_was_loaded_stays() {
+    // What has expired stays until the tick is over, so there is something to compare with.
+    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
+    let cache = Arc::new(cache);
+    cache.insert(Hooked(1), 4);
+    clock.advance(2 * SECOND);
+    let other = Arc::clone(&cache);
+    let load = move || {
+        // While it is put in.
+        ON_EQ.set(Some(Box::new(move || assert_eq!(other.insert(Hooked(1), 8), None))));
+        7
+    };
+    assert_eq!((cache.get_or_insert_with(Hooked(1), load), cache.get(&Hooked(1))), (8, Some(8)));
+    let stats = cache.stats();
+    assert_eq!((stats.inserted, stats.expired, stats.entries), (2, 1, 1));
+}
+
+/// It may take long, or wait for those who wait for the load.
+#[test]
+fn a_listener_holds_up_nobody_who_waits_for_a_load() {
+    within(PATIENCE, "a listener that waits for who waits", || {
+        let gate = Arc::new(Gate::default());
+        let shut = Arc::clone(&gate);
+        let builder = Cache::builder(HOUR).limit(1).listener(move |_: &u64, _: &u64, _| shut.pass());
+        let cache = Arc::new(builder.build().unwrap());
+        cache.insert(1, 1);
+        let opener = Opener(&gate);
+        let (begin, begun) = channel();
+        let loading = start({
+            let cache = Arc::clone(&cache);
+            move || {
+                cache.get_or_insert_with(2, || {
+                    begin.send(()).unwrap();
+                    // The other one shall wait.
+                    eventually("both have asked", || cache.stats().misses == 2);
+                    thread::sleep(20 * MS);
+                    7
+                })
+            }
+        });
+        begun.recv().unwrap();
+        assert_eq!(cache.get_or_insert_with(2, || unreachable!("it is being loaded")), 7);
+        eventually("the listener is called", || gate.arrived() == 1);
+        drop(opener);
+        assert_eq!(loading.recv().unwrap(), 7);
+    });
+}
+
 // Settings and figures.
 
 #[test]
@@ -654,7 +755,8 @@ fn a_cache_may_be_dropped_by_its_own_listener() {
 
 thread_local! {
     static ON_HASH: Hook = const { RefCell::new(None) };
-    static ON_CLONE: Hook = const { RefCell::new(None) };
+    static ON_EQ: Hook = const { RefCell::new(None) };
+    static HASHES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What happens at the next call on this thread, and only then.
@@ -665,22 +767,24 @@ fn run(hook: &Hook) {
     hook.into_iter().for_each(|run| run());
 }
 
-#[derive(PartialEq, Eq)]
 struct Hooked(u64);
 
 impl Hash for Hooked {
     fn hash<H: Hasher>(&self, state: &mut H) {
         ON_HASH.with(run);
+        HASHES.set(HASHES.get() + 1);
         self.0.hash(state);
     }
 }
 
-impl Clone for Hooked {
-    fn clone(&self) -> Self {
-        ON_CLONE.with(run);
-        Self(self.0)
+impl PartialEq for Hooked {
+    fn eq(&self, other: &Self) -> bool {
+        ON_EQ.with(run);
+        self.0 == other.0
     }
 }
+
+impl Eq for Hooked {}
 
 /// The timer runs before the entry is in the map: an insertion may stall in between.
 #[test]
@@ -688,73 +792,61 @@ fn an_entry_that_expires_while_it_is_put_in_leaves_nothing_behind() {
     for limit in [2, usize::MAX] {
         let (cache, clock) = Cache::builder(SECOND).jitter(0.0).limit(limit).build_manual().unwrap();
         let value = Arc::new(());
-        ON_HASH.set(Some(Box::new(move || assert_eq!(clock.advance(2 * SECOND), 1))));
         cache.insert(Hooked(1), Arc::clone(&value));
-        assert_eq!((cache.len(), cache.stats().expired), (0, 1));
+        ON_EQ.set(Some(Box::new(move || assert_eq!(clock.advance(2 * SECOND), 2))));
+        cache.insert(Hooked(1), Arc::clone(&value));
+        assert_eq!((cache.len(), cache.stats().expired), (0, 2));
         assert_eq!((cache.get(&Hooked(1)), Arc::strong_count(&value)), (None, 1));
     }
 }
 
+/// So one that panics does so before anything has happened; and not in the middle of another's insertion, for which the map grows.
 #[test]
-fn who_comes_a_moment_late_to_wait_finds_what_was_loaded() {
-    let cache = Arc::new(Cache::builder(HOUR).build().unwrap());
-    let other = Arc::clone(&cache);
-    ON_CLONE.set(Some(Box::new(move || assert_eq!(other.get_or_insert_with(Hooked(1), || 5), 5))));
-    assert_eq!(cache.get_or_insert_with(Hooked(1), || unreachable!("it is loaded")), 5);
-    assert_eq!(cache.stats().misses, 2, "both had looked in vain");
+fn a_key_is_hashed_once_in_each_call() {
+    const KEYS: u64 = 3_000;
+    hush_callbacks();
+    let cache = Cache::builder(HOUR).limit(KEYS as usize / 2).build().unwrap();
+    (0..KEYS).for_each(|key| ignore(cache.insert(Hooked(key), key)));
+    (0..KEYS).for_each(|key| ignore(cache.get(&Hooked(key))));
+    (0..KEYS).for_each(|key| assert_eq!(cache.get_or_insert_with(Hooked(key), || key), key));
+    (0..KEYS).for_each(|key| ignore(cache.remove(&Hooked(key))));
+    cache.clear();
+    assert_eq!(HASHES.get(), 4 * KEYS);
+    ON_HASH.set(Some(Box::new(|| panic!("on purpose"))));
+    let before = cache.stats();
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(Hooked(1), 1))).is_err());
+    assert_eq!(cache.stats(), before);
 }
 
-/// A lock is held while loads are entered; a key is copied before.
-#[test]
-fn a_key_may_use_the_cache_while_it_is_copied() {
-    within(PATIENCE, "a copy that loads", || {
-        let cache = Arc::new(Cache::builder(HOUR).build().unwrap());
-        let load = |cache: &Cache<Hooked, u64>, key| assert_eq!(cache.get_or_insert_with(Hooked(key), || key), key);
-        // Whichever copy it is.
-        let (first, second) = (Arc::clone(&cache), Arc::clone(&cache));
-        ON_CLONE.set(Some(Box::new(move || {
-            load(&first, 2);
-            ON_CLONE.set(Some(Box::new(move || load(&second, 3))));
-        })));
-        load(&cache, 1);
-        assert_eq!([1, 2, 3].map(|key| cache.get(&Hooked(key))), [1, 2, 3].map(Some));
-    });
-}
-
-/// What it hits is the entry that was to come, or that was to go: it has its end, and is told of, all the same.
+/// What it hits is the entry that was to come: it has its end, and is told of, all the same.
 #[test]
 fn a_key_that_panics_leaves_no_entry_without_an_end() {
     hush_callbacks();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&heard);
-    let builder = Cache::builder(SECOND).jitter(0.0).limit(2);
+    let builder = Cache::builder(SECOND).jitter(0.0).tick(HOUR).limit(2);
     let builder = builder.listener(move |key: &Hooked, _: &Arc<()>, cause| lock(&log).push((key.0, cause)));
     let (cache, clock) = builder.build_manual().unwrap();
     let value = Arc::new(());
-    let panics = || ON_HASH.set(Some(Box::new(|| panic!("on purpose"))));
+    let panics = || ON_EQ.set(Some(Box::new(|| panic!("on purpose"))));
+    let insert = || ignore(cache.insert_with_ttl(Hooked(1), Arc::clone(&value), Duration::MAX));
+    insert();
     panics();
-    let insert = || cache.insert_with_ttl(Hooked(1), Arc::clone(&value), Duration::MAX);
     assert!(catch_unwind(AssertUnwindSafe(insert)).is_err());
-    assert_eq!((cache.len(), Arc::strong_count(&value)), (0, 1));
+    assert_eq!((cache.len(), Arc::strong_count(&value)), (1, 2));
+    // And if it is loaded, in the place of one that has expired.
     cache.insert(Hooked(2), Arc::clone(&value));
-    panics();
-    clock.advance(SECOND);
+    clock.advance(2 * SECOND);
+    let load = || {
+        panics();
+        Arc::clone(&value)
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(Hooked(2), load))).is_err());
     let stats = cache.stats();
-    assert_eq!((stats.inserted, stats.removed, stats.expired, Arc::strong_count(&value)), (2, 1, 1, 1));
-    assert_eq!(*lock(&heard), [(1, Cause::Removed), (2, Cause::Expired)]);
-    assert_eq!(cache.get(&Hooked(2)), None);
-    cache.insert(Hooked(2), Arc::clone(&value));
-    assert_eq!(cache.len(), 1);
-    panics();
-    assert!(catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err());
-    assert_eq!((cache.stats().removed, Arc::strong_count(&value)), (2, 1));
+    assert_eq!((stats.inserted, stats.removed, stats.entries, Arc::strong_count(&value)), (4, 2, 2, 3));
+    assert_eq!(*lock(&heard), [(1, Cause::Removed), (2, Cause::Removed)]);
     (3..6).for_each(|key| ignore(cache.insert_with_ttl(Hooked(key), Arc::clone(&value), Duration::MAX)));
-    assert_eq!((cache.stats().evicted, Arc::strong_count(&value)), (1, 3));
-    // What is under way of the key's own hash, and then of the one that has to go.
-    ON_HASH.set(Some(Box::new(move || ON_HASH.set(Some(Box::new(|| panic!("on purpose")))))));
-    let insert = || cache.insert_with_ttl(Hooked(6), Arc::clone(&value), Duration::MAX);
-    assert!(catch_unwind(AssertUnwindSafe(insert)).is_err());
-    assert_eq!((cache.stats().evicted, Arc::strong_count(&value)), (2, 3), "who had to go has gone");
+    assert_eq!((cache.len(), Arc::strong_count(&value)), (2, 3));
 }
 
 /// An entry that is in the map must be there for eviction, too.
@@ -795,7 +887,6 @@ thread_local! {
 }
 
 /// A key whose comparison may panic.
-#[derive(Clone)]
 struct Fragile(u64);
 
 impl Hash for Fragile {
@@ -815,14 +906,17 @@ impl PartialEq for Fragile {
 
 impl Eq for Fragile {}
 
-/// Wherever it does, nobody waits for ever, and no old answer stays.
+/// Nobody waits for ever, and no old answer stays.
 #[test]
 fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
     hush_callbacks();
     within(PATIENCE, "loads of keys that panic", || {
-        let mut panics = 0;
-        for (comparisons, loads) in [(0, true), (1, true), (2, true), (0, false), (1, false)] {
-            let cache = Arc::new(Cache::builder(HOUR).build().unwrap());
+        for panics in [true, false] {
+            // What has expired stays until the tick is over, so there is something to compare with.
+            let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
+            let cache = Arc::new(cache);
+            cache.insert(Fragile(1), 4);
+            clock.advance(2 * SECOND);
             let gate = Arc::new(Gate::default());
             let opener = Opener(&gate);
             let loading = start({
@@ -830,27 +924,24 @@ fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
                 move || {
                     let load = || {
                         gate.pass();
-                        COMPARISONS_LEFT.set(Some(comparisons));
-                        assert!(loads, "on purpose");
-                        Err::<u64, _>("it is not there")
+                        COMPARISONS_LEFT.set(panics.then_some(0));
+                        6
                     };
-                    let ask = AssertUnwindSafe(|| cache.get_or_try_insert_with(Fragile(1), load).unwrap_err());
-                    catch_unwind(ask).is_err()
+                    catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(Fragile(1), load))).ok()
                 }
             });
             eventually("one is loading", || gate.arrived() == 1);
             let waiting = start({
                 let cache = Arc::clone(&cache);
-                move || cache.get_or_try_insert_with(Fragile(1), || Err::<u64, _>("nor here"))
+                move || cache.get_or_try_insert_with(Fragile(1), || Err::<u64, _>("nor here")).ok()
             });
             eventually("the other has asked", || cache.stats().misses == 2);
             thread::sleep(50 * MS);
             drop(opener);
-            panics += usize::from(loading.recv().unwrap() && loads);
-            assert!(waiting.recv().unwrap().is_err());
-            assert_eq!(cache.get_or_insert_with(Fragile(1), || 5), 5, "the next one asks again");
+            let loaded = (!panics).then_some(6);
+            assert_eq!((loading.recv().unwrap(), waiting.recv().unwrap()), (loaded, loaded));
+            assert_eq!(cache.get_or_insert_with(Fragile(1), || 5), loaded.unwrap_or(5), "the next one asks again");
         }
-        assert!(panics > 0, "the key has panicked");
     });
 }
 
@@ -1013,6 +1104,25 @@ fn what_an_executor_drops_is_not_to_be_seen() {
     assert_eq!((cache.get(&1), cache.contains(&1), Arc::strong_count(&value)), (None, false, 1));
     assert_eq!((cache.insert_with_ttl(1, value, HOUR), cache.len()), (None, 1));
     assert!(cache.contains(&1));
+}
+
+/// Nor is it kept by those that are on their way to the listener.
+#[test]
+fn what_is_in_the_cache_goes_with_it_though_a_callback_is_late() {
+    for limit in [None, Some(10)] {
+        let (sender, late) = channel::<Job>();
+        let executor = Executor::custom(move |job| drop(sender.send(job)));
+        let builder = Cache::builder(HOUR).tick(MS).executor(executor);
+        let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
+        let (cache, values) = (builder.build().unwrap(), Ledger::default());
+        cache.insert_with_ttl(0, Arc::new(values.token(0)), MS);
+        let late = late.recv_timeout(PATIENCE).expect("the timer fires");
+        (1..10).for_each(|key| ignore(cache.insert(key, Arc::new(values.token(key)))));
+        drop(cache);
+        assert_eq!(values.alive(), 1, "the one that is late, with {limit:?}");
+        late.run();
+        assert_eq!(values.alive(), 0);
+    }
 }
 
 /// Callbacks that wait for the executor hold their entries, but no room.

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::lifetime::Lifetime;
 use super::loader::Loads;
 use super::stats::Cause;
-use super::store::{IdHasher, Listener, Store};
+use super::store::{Listener, Ready, Store};
 use crate::builder::{self, Pinning};
 use crate::error::BuildError;
 use crate::executor::Executor;
@@ -165,7 +165,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 }
 
-type TimersBuilder<K, V> = builder::Builder<u64, Arc<Entry<K, V>>, BuildHasherDefault<IdHasher>>;
+type TimersBuilder<K, V> = builder::Builder<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
 
 impl<K, V, S> Builder<K, V, S>
 where

@@ -4,6 +4,7 @@
 //! entry out of the scheduler, by cancelling the timer or because it fired, ends it; the scheduler gives it to one only.
 
 use super::ended::Ended;
+use super::hashed::Hashed;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use std::time::Instant;
 pub(super) struct Entry<K, V> {
     /// Its identity, and the key of its timer. No two entries of a cache ever have the same.
     pub(super) id: u64,
-    pub(super) key: Arc<K>,
+    pub(super) key: Arc<Hashed<K>>,
     pub(super) value: V,
     /// `None`: never.
     pub(super) deadline: Option<Instant>,
@@ -29,8 +30,8 @@ pub(super) struct Mark {
 }
 
 impl<K, V> Entry<K, V> {
-    pub(super) fn new(id: u64, key: K, value: V, deadline: Option<Instant>) -> Self {
-        Self { id, key: Arc::new(key), value, deadline, mark: Mark::default(), ended: Ended::default() }
+    pub(super) fn new(id: u64, key: Arc<Hashed<K>>, value: V, deadline: Option<Instant>) -> Self {
+        Self { id, key, value, deadline, mark: Mark::default(), ended: Ended::default() }
     }
 
     pub(super) fn is_expired(&self, now: Instant) -> bool {

@@ -1,11 +1,14 @@
 //! One load per key at a time.
 
+use super::hashed::{Hashed, Sought};
 use std::any::Any;
-use std::collections::HashMap;
+use std::borrow::Borrow;
 use std::fmt;
-use std::hash::Hash;
-use std::mem::forget;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::mem;
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -63,106 +66,162 @@ pub(super) enum Outcome<V> {
     Panicked,
 }
 
-/// The loads that are under way.
-pub(super) struct Loads<K, V>(Mutex<HashMap<K, Arc<Load<V>>>>);
+/// The loads that are under way: no more than threads, and as a rule one of a key.
+pub(super) struct Loads<K, V> {
+    list: Mutex<Vec<Arc<Load<K, V>>>>,
+    /// So that nobody looks for one where there is none.
+    count: AtomicUsize,
+}
 
-struct Load<V> {
+struct Load<K, V> {
+    key: Arc<Hashed<K>>,
     leader: ThreadId,
-    outcome: Mutex<Option<Outcome<V>>>,
+    stage: Mutex<Stage<V>>,
     ended: Condvar,
 }
 
+enum Stage<V> {
+    Loading,
+    /// The value is being put in. Who comes now might get one that was in the cache, and out again, before he came.
+    Entering,
+    Ended(Outcome<V>),
+}
+
 /// What falls to a thread that asks for a key.
-pub(super) enum Part<'a, K: Hash + Eq + Clone, V: Clone> {
+pub(super) enum Part<'a, K, V> {
     /// To load.
     Lead(Turn<'a, K, V>),
     /// Nothing more: another thread loaded.
     Given(Outcome<V>),
+    /// To look again: the load that was under way was about to end.
+    Late,
 }
 
 /// The right to load a key. Given up without an outcome, it leaves [`Outcome::Panicked`].
-pub(super) struct Turn<'a, K: Hash + Eq, V> {
+pub(super) struct Turn<'a, K, V> {
     loads: &'a Loads<K, V>,
-    key: K,
     /// `None`: a load inside of this thread's own load of the key, for which nobody waits.
-    load: Option<Arc<Load<V>>>,
+    load: Option<Arc<Load<K, V>>>,
 }
 
-impl<K: Hash + Eq, V> Loads<K, V> {
+impl<K, V> Loads<K, V> {
     pub(super) fn new() -> Self {
-        Self(Mutex::default())
+        Self { list: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Load<V>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Calls `change` on the list, and counts what that leaves.
+    fn change<R>(&self, change: impl FnOnce(&mut Vec<Arc<Load<K, V>>>) -> R) -> R {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut list);
+        // Release: with the Acquire in `outdate`, though what the load reads was read before says as much.
+        self.count.store(list.len(), Release);
+        changed
     }
 
+    /// Takes a load out of the list. False: it was outdated.
+    fn leave(&self, load: &Arc<Load<K, V>>) -> bool {
+        self.change(|list| {
+            let place = list.iter().position(|other| Arc::ptr_eq(other, load));
+            place.map(|place| list.swap_remove(place)).is_some()
+        })
+    }
+
+    fn is_listed(&self, load: &Arc<Load<K, V>>) -> bool {
+        self.change(|list| list.iter().any(|other| Arc::ptr_eq(other, load)))
+    }
+}
+
+impl<K: Eq, V> Loads<K, V> {
     /// Leads the load of `key`, or waits for the one that is under way.
-    pub(super) fn join(&self, key: &K) -> Part<'_, K, V>
+    pub(super) fn join(&self, key: &Arc<Hashed<K>>) -> Part<'_, K, V>
     where
-        K: Clone,
         V: Clone,
     {
-        // Both before the lock: to copy a key is the user's code.
-        let (own, turn, entered) = (thread::current().id(), key.clone(), key.clone());
-        let mut loads = self.lock();
-        let Some(load) = loads.get(key).map(Arc::clone) else {
-            let load = Arc::new(Load { leader: own, outcome: Mutex::new(None), ended: Condvar::new() });
-            loads.insert(entered, Arc::clone(&load));
-            return Part::Lead(Turn { loads: self, key: turn, load: Some(load) });
-        };
-        drop(loads);
+        let own = thread::current().id();
+        let (load, is_new) = self.change(|list| {
+            if let Some(load) = list.iter().find(|load| load.key == *key) {
+                return (Arc::clone(load), false);
+            }
+            let load = Arc::new(Load::new(Arc::clone(key), own));
+            list.push(Arc::clone(&load));
+            (load, true)
+        });
+        if is_new {
+            return Part::Lead(Turn { loads: self, load: Some(load) });
+        }
         if load.leader == own {
             // To wait would be to wait for oneself.
-            return Part::Lead(Turn { loads: self, key: turn, load: None });
+            return Part::Lead(Turn { loads: self, load: None });
         }
-        Part::Given(load.wait())
+        load.wait().map_or(Part::Late, Part::Given)
+    }
+
+    /// What is being loaded for this key is not to be put in: somebody is about to change what is under it. Who asks from now on loads
+    /// anew.
+    pub(super) fn outdate<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>)
+    where
+        K: Borrow<Q>,
+    {
+        // Acquire: a load that has read what the caller has changed since was counted before that.
+        if self.count.load(Acquire) > 0 {
+            let _outdated: Vec<_> = self.change(|list| list.extract_if(.., |load| key.is(&load.key)).collect());
+        }
+    }
+
+    /// As `outdate`, of all keys.
+    pub(super) fn outdate_all(&self) {
+        let _outdated = self.change(mem::take);
     }
 }
 
-impl<V> Load<V> {
-    fn outcome(&self) -> MutexGuard<'_, Option<Outcome<V>>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+impl<K, V> Load<K, V> {
+    fn new(key: Arc<Hashed<K>>, leader: ThreadId) -> Self {
+        Self { key, leader, stage: Mutex::new(Stage::Loading), ended: Condvar::new() }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage<V>> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V: Clone> Load<V> {
-    fn wait(&self) -> Outcome<V> {
-        let mut outcome = self.outcome();
+impl<K, V: Clone> Load<K, V> {
+    /// Its outcome, unless it was about to end already.
+    fn wait(&self) -> Option<Outcome<V>> {
+        let mut stage = self.stage();
+        let is_early = matches!(*stage, Stage::Loading);
         loop {
-            if let Some(outcome) = &*outcome {
-                return outcome.clone();
+            if let Stage::Ended(outcome) = &*stage {
+                return is_early.then(|| outcome.clone());
             }
-            outcome = self.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+            stage = self.ended.wait(stage).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl<K: Hash + Eq, V> Turn<'_, K, V> {
-    /// Tells all who wait. A value is in the cache by now, for those who come a moment late.
-    pub(super) fn finish(mut self, outcome: Outcome<V>) {
-        self.end(outcome);
+impl<K, V> Turn<'_, K, V> {
+    /// Says that the value is about to be put in. False if it must not be.
+    pub(super) fn begin_entry(&self) -> bool {
+        self.load.as_ref().is_some_and(|load| {
+            *load.stage() = Stage::Entering;
+            self.loads.is_listed(load)
+        })
     }
 
-    fn end(&mut self, outcome: Outcome<V>) {
-        let Some(load) = self.load.take() else { return };
-        let removed = catch_unwind(AssertUnwindSafe(|| self.loads.lock().remove_entry(&self.key)));
-        // If the key panics, the load must end all the same. Its key is the user's: dropped, below, without the lock.
-        let (_removed, panic) = match removed {
-            Ok(removed) => (removed, None),
-            Err(panic) => (self.loads.lock().extract_if(|_, other| Arc::ptr_eq(other, &load)).next(), Some(panic)),
-        };
-        *load.outcome() = Some(outcome);
+    /// Tells all who wait. False if what was put in must go out again.
+    pub(super) fn finish(mut self, outcome: Outcome<V>) -> bool {
+        self.end(outcome)
+    }
+
+    fn end(&mut self, outcome: Outcome<V>) -> bool {
+        let Some(load) = self.load.take() else { return true };
+        let is_valid = self.loads.leave(&load);
+        *load.stage() = Stage::Ended(outcome);
         load.ended.notify_all();
-        match panic {
-            Some(panic) if thread::panicking() => forget(panic),
-            Some(panic) => resume_unwind(panic),
-            None => {}
-        }
+        is_valid
     }
 }
 
-impl<K: Hash + Eq, V> Drop for Turn<'_, K, V> {
+impl<K, V> Drop for Turn<'_, K, V> {
     fn drop(&mut self) {
         self.end(Outcome::Panicked);
     }

@@ -5,6 +5,7 @@
 mod builder;
 mod ended;
 mod entry;
+mod hashed;
 mod lifetime;
 mod loader;
 mod recency;
@@ -17,8 +18,9 @@ pub use stats::{Cause, Stats};
 
 use crate::callback::caught;
 use entry::Entry;
+use hashed::{Hashed, Sought};
 use lifetime::Lifetime;
-use loader::{Loads, Outcome, Part};
+use loader::{Loads, Outcome, Part, Turn};
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -27,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use store::{Store, Timers};
+use store::{Published, Store, Timers};
 
 /// A concurrent cache: each entry expires on its own, by a timer of its own; with a limit, the least recently used one
 /// leaves first.
@@ -93,7 +95,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        self.store.silence();
+        self.store.retire();
     }
 }
 
@@ -120,9 +122,7 @@ where
     where
         K: Borrow<Q>,
     {
-        let found = self.peek(key);
-        self.store.count_look_up(found.is_some());
-        found
+        self.look_up(&self.store.sought(key))
     }
 
     /// True if there is an entry under `key` that has not expired. Neither a use nor a hit or a miss. Lock-free.
@@ -130,7 +130,7 @@ where
     where
         K: Borrow<Q>,
     {
-        self.store.find(key).is_some_and(|entry| !entry.is_expired(self.timers.now()))
+        self.store.find(&self.store.sought(key)).is_some_and(|entry| !entry.is_expired(self.timers.now()))
     }
 
     /// Puts an entry in, for the cache's TTL from now, [jitter](Builder::jitter) included. The value that is replaced comes back,
@@ -154,10 +154,8 @@ where
     /// As [`insert`](Self::insert), with a TTL of its own; the jitter is that of the cache. [`Duration::ZERO`]: the entry
     /// expires at once, and is never seen. [`Duration::MAX`]: never.
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
-        // Relaxed: a number that nobody else has; it publishes nothing.
-        let id = self.last_id.fetch_add(1, Relaxed) + 1;
-        let deadline = self.timers.now().checked_add(self.lifetime.of(ttl, id));
-        let entry = Arc::new(Entry::new(id, key, value, deadline));
+        let entry = self.entry(self.store.hashed(key), value, ttl);
+        self.loads.outdate(&entry.key.sought());
         if ttl.is_zero() { self.pass_by(&entry) } else { self.enter(entry) }
     }
 
@@ -166,8 +164,7 @@ where
     where
         K: Borrow<Q>,
     {
-        let id = self.store.withdraw(key)?;
-        self.end(id, Cause::Removed, Entry::into_value)
+        self.remove_sought(&self.store.sought(key))
     }
 
     /// Takes all entries out that are there at the call, as [`remove`](Self::remove) does. An entry that is put in meanwhile
@@ -183,17 +180,24 @@ where
     /// # Ok::<(), shardwheel::cache::CacheError>(())
     /// ```
     pub fn clear(&self) {
+        self.loads.outdate_all();
         for entry in self.store.all() {
-            self.take_out(&entry, Cause::Removed);
+            if let Some(entry) = entry.upgrade() {
+                self.take_out(&entry, Cause::Removed);
+            }
         }
     }
 
     /// The value of `key`; if there is none, that of `load`, which is put in. However many threads ask for a key at the same
     /// time, one of them loads, and the others wait for it.
     ///
+    /// What others do to the key meanwhile comes after the load: if they [`insert`](Self::insert) it, that entry stays, and its value is
+    /// the answer; if they [`remove`](Self::remove) it or [`clear`](Self::clear) the cache, what is being loaded, perhaps from what has
+    /// just become outdated, goes to those who have asked before, and is not put in.
+    ///
     /// If `load` panics, the panic goes on here, nothing is stored, and one of those who wait calls its own `load`. A `load`
-    /// that asks the same cache for the same key loads it there and then; one that waits for another thread, which waits for
-    /// this one, waits for ever.
+    /// that asks the same cache for the same key loads it there and then, and that is not put in; one that waits for another thread,
+    /// which waits for this one, waits for ever.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -203,24 +207,17 @@ where
     /// assert_eq!(cache.get_or_insert_with(7, || unreachable!("it is there")), "loaded");
     /// # Ok::<(), shardwheel::cache::CacheError>(())
     /// ```
-    pub fn get_or_insert_with(&self, key: K, load: impl FnOnce() -> V) -> V
-    where
-        K: Clone,
-    {
-        if let Some(value) = self.get(&key) {
+    pub fn get_or_insert_with(&self, key: K, load: impl FnOnce() -> V) -> V {
+        let key = self.store.hashed(key);
+        if let Some(value) = self.look_up(&key.sought()) {
             return value;
         }
         loop {
             match self.join_load(&key) {
                 Part::Given(Outcome::Loaded(value)) => return value,
                 // Whoever loaded has failed; we have a loader of our own.
-                Part::Given(Outcome::Failed(_) | Outcome::Panicked) => {}
-                Part::Lead(turn) => {
-                    let value = load();
-                    self.insert(key, value.clone());
-                    turn.finish(Outcome::Loaded(value.clone()));
-                    return value;
-                }
+                Part::Given(Outcome::Failed(_) | Outcome::Panicked) | Part::Late => {}
+                Part::Lead(turn) => return self.enter_loaded(key, load(), turn),
             }
         }
     }
@@ -242,10 +239,10 @@ where
     /// ```
     pub fn get_or_try_insert_with<E>(&self, key: K, load: impl FnOnce() -> Result<V, E>) -> Result<V, LoadError<E>>
     where
-        K: Clone,
         E: Send + Sync + 'static,
     {
-        if let Some(value) = self.get(&key) {
+        let key = self.store.hashed(key);
+        if let Some(value) = self.look_up(&key.sought()) {
             return Ok(value);
         }
         loop {
@@ -257,13 +254,10 @@ where
                         return Err(LoadError::Failed(error));
                     }
                 }
+                Part::Late => {}
                 Part::Lead(turn) => {
                     return match load() {
-                        Ok(value) => {
-                            self.insert(key, value.clone());
-                            turn.finish(Outcome::Loaded(value.clone()));
-                            Ok(value)
-                        }
+                        Ok(value) => Ok(self.enter_loaded(key, value, turn)),
                         Err(error) => {
                             let error = Arc::new(error);
                             turn.finish(Outcome::Failed(Arc::clone(&error) as _));
@@ -293,14 +287,20 @@ where
         self.store.stats()
     }
 
-    fn join_load(&self, key: &K) -> Part<'_, K, V>
+    fn look_up<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<V>
     where
-        K: Clone,
+        K: Borrow<Q>,
     {
+        let found = self.peek(key);
+        self.store.count_look_up(found.is_some());
+        found
+    }
+
+    fn join_load(&self, key: &Arc<Hashed<K>>) -> Part<'_, K, V> {
         let part = self.loads.join(key);
         if let Part::Lead(turn) = part {
             // The load before ours puts its value in before it gives its turn up: so it is there if we came a moment late.
-            return match self.peek(key) {
+            return match self.peek(&key.sought()) {
                 Some(value) => {
                     turn.finish(Outcome::Loaded(value.clone()));
                     Part::Given(Outcome::Loaded(value))
@@ -311,7 +311,7 @@ where
         part
     }
 
-    fn peek<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
+    fn peek<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -323,11 +323,28 @@ where
         Some(entry.value.clone())
     }
 
+    fn remove_sought<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        // First: what is put in by a load that does not know yet is there for us to take out.
+        self.loads.outdate(key);
+        let id = self.store.withdraw(key)?;
+        self.end(id, Cause::Removed, Entry::into_value)
+    }
+
+    fn entry(&self, key: Arc<Hashed<K>>, value: V, ttl: Duration) -> Arc<Entry<K, V>> {
+        // Relaxed: a number that nobody else has; it publishes nothing.
+        let id = self.last_id.fetch_add(1, Relaxed) + 1;
+        let deadline = self.timers.now().checked_add(self.lifetime.of(ttl, id));
+        Arc::new(Entry::new(id, key, value, deadline))
+    }
+
     /// An entry that expires at once: it ends the one of its key, and nobody has to make room for it.
     fn pass_by(&self, entry: &Entry<K, V>) -> Option<V> {
         self.store.count_insertion();
         let replace = || {
-            let replaced = self.store.withdraw(&*entry.key)?;
+            let replaced = self.store.withdraw(&entry.key.sought())?;
             self.end(replaced, Cause::Replaced, Entry::into_value)
         };
         anyway(replace, || self.store.leave(entry, Cause::Expired))
@@ -335,22 +352,78 @@ where
 
     /// Starts the entry's timer, then publishes the entry: so whoever finds it can end it.
     fn enter(&self, entry: Arc<Entry<K, V>>) -> Option<V> {
-        self.store.count_insertion();
         if let Err(refused) = self.start_timer(&entry) {
             // Almost 2^28 timers of the shard are pending. What was under the key must not be taken for the new value.
             let (_, entry) = refused.into_inner();
-            anyway(|| drop(self.remove(&*entry.key)), || self.store.leave(&entry, Cause::Evicted));
+            self.store.count_insertion();
+            anyway(|| drop(self.remove_sought(&entry.key.sought())), || self.store.leave(&entry, Cause::Evicted));
             return None;
         }
         let mut replaced = None;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.store.publish(&entry, &mut replaced))) {
+        self.publish(&entry, &mut replaced, |replaced| self.store.publish(&entry, replaced));
+        self.take_place(&entry, replaced)
+    }
+
+    /// As `enter`, for a value that was loaded, which gives way to what others have done. The value that is there afterwards, or was for
+    /// a moment.
+    ///
+    /// Those who wait are told before any listener is: it may take long, and wait for them.
+    fn enter_loaded(&self, key: Arc<Hashed<K>>, value: V, turn: Turn<'_, K, V>) -> V {
+        let answer = |value: V, turn: Turn<'_, K, V>| {
+            let is_valid = turn.finish(Outcome::Loaded(value.clone()));
+            (value, is_valid)
+        };
+        if !turn.begin_entry() {
+            return answer(self.peek(&key.sought()).unwrap_or(value), turn).0;
+        }
+        let entry = self.entry(key, value.clone(), self.lifetime.ttl());
+        if let Err(refused) = self.start_timer(&entry) {
+            let (_, entry) = refused.into_inner();
+            self.store.count_insertion();
+            let (value, _) = answer(value, turn);
+            self.store.leave(&entry, Cause::Evicted);
+            return value;
+        }
+        let mut replaced = None;
+        let now = self.timers.now();
+        let publish = |replaced: &mut _| self.store.publish_if_free(&entry, now, replaced);
+        if self.publish(&entry, &mut replaced, publish) == Published::NoRoom {
+            drop(self.timers.cancel(&entry.id));
+            return answer(self.peek(&entry.key.sought()).unwrap_or(value), turn).0;
+        }
+        let (value, is_valid) = answer(value, turn);
+        let take_out = || {
+            if !is_valid {
+                self.take_out(&entry, Cause::Removed);
+            }
+        };
+        anyway(|| drop(self.take_place(&entry, replaced)), take_out);
+        value
+    }
+
+    /// Publishes an entry whose timer runs.
+    fn publish(
+        &self,
+        entry: &Entry<K, V>,
+        replaced: &mut Option<u64>,
+        publish: impl FnOnce(&mut Option<u64>) -> Published,
+    ) -> Published {
+        let published = catch_unwind(AssertUnwindSafe(|| publish(replaced)));
+        if !matches!(published, Ok(Published::NoRoom)) {
+            self.store.count_insertion();
+        }
+        published.unwrap_or_else(|panic| {
             // A key's: nobody else would end the entry before its time, nor the one in whose place it may have come.
-            for (id, cause) in [(Some(entry.id), Cause::Removed), (replaced, Cause::Replaced)] {
+            for (id, cause) in [(Some(entry.id), Cause::Removed), (*replaced, Cause::Replaced)] {
                 let _ = caught(|| self.end(id?, cause, drop));
             }
-            resume_unwind(panic);
-        }
-        let victim = self.store.file(&entry);
+            resume_unwind(panic)
+        })
+    }
+
+    /// An entry was published: ends the one that was there before, whose value comes back, and who must go for it.
+    fn take_place(&self, entry: &Arc<Entry<K, V>>, replaced: Option<u64>) -> Option<V> {
+        let victim = self.store.file(entry);
         let replace = || self.end(replaced?, Cause::Replaced, Entry::into_value);
         anyway(replace, || {
             if let Some(victim) = victim {

@@ -7,6 +7,7 @@
 
 use super::entry::Entry;
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,6 +68,11 @@ impl<K, V> Recency<K, V> {
         filed.remove(&entry.mark.filed.swap(GONE, Relaxed));
     }
 
+    /// Lets go of all entries. They are no more to be filed.
+    pub(super) fn clear(&self) -> Vec<Arc<Entry<K, V>>> {
+        mem::take(&mut *self.lock()).into_values().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Filed<K, V>> {
         self.filed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +88,8 @@ fn put<K, V>(filed: &mut Filed<K, V>, entry: &Arc<Entry<K, V>>) -> u64 {
 
 fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
     let mut least = u64::MAX;
-    for _ in 0..REFILED_MAX {
+    // The last of them may be the one.
+    for _ in 0..=REFILED_MAX {
         let (stamp, entry) = filed.pop_first()?;
         if entry.mark.used.load(Relaxed) <= stamp {
             entry.mark.filed.store(0, Relaxed);

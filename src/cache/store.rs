@@ -1,12 +1,13 @@
 //! The entries by key, and how they enter and leave: all but their timers, whose callback this is.
 
 use super::entry::Entry;
+use super::hashed::{Hashed, Sought};
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
-use crate::callback::caught;
+use crate::callback::{caught, drop_quietly};
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
-use papaya::{Equivalent, HashMap};
+use papaya::{Compute, Equivalent, HashMap, Operation};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,14 +17,16 @@ use std::sync::atomic::{
     fence,
 };
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// An entry's timer, by the entry's id, owns the entry.
-pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<IdHasher>>;
+pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
 pub(super) type Started<K, V> = Result<Option<Arc<Entry<K, V>>>, ScheduleError<u64, Arc<Entry<K, V>>>>;
 pub(super) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 
 pub(super) struct Store<K, V, S> {
-    map: HashMap<Arc<K>, Slot<K, V>, S>,
+    hasher: S,
+    map: HashMap<Arc<Hashed<K>>, Slot<K, V>, BuildHasherDefault<Ready>>,
     recency: Option<Recency<K, V>>,
     listener: Option<Listener<K, V>>,
     is_silent: AtomicBool,
@@ -33,32 +36,37 @@ pub(super) struct Store<K, V, S> {
 /// What is taken out of the map: an entry's id, and the entry itself if it may be filed and is still there.
 type Out<K, V> = (u64, Option<Arc<Entry<K, V>>>);
 
+/// What became of an entry that was to be put in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Published {
+    Yes,
+    /// Another one that has not expired is there.
+    NoRoom,
+}
+
 /// What the map knows of an entry. Weak, because the map frees what was taken out only a while later.
 struct Slot<K, V> {
     id: u64,
     entry: Weak<Entry<K, V>>,
 }
 
-/// Looks for a key by what it borrows as.
-struct Sought<'a, Q: ?Sized>(&'a Q);
-
-impl<Q: Hash + ?Sized> Hash for Sought<'_, Q> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+impl<K, V> Slot<K, V> {
+    fn of(entry: &Arc<Entry<K, V>>) -> Self {
+        Self { id: entry.id, entry: Arc::downgrade(entry) }
     }
 }
 
-impl<K: Borrow<Q>, Q: Eq + ?Sized> Equivalent<Arc<K>> for Sought<'_, Q> {
-    fn equivalent(&self, key: &Arc<K>) -> bool {
-        (**key).borrow() == self.0
+impl<K: Borrow<Q>, Q: Eq + ?Sized> Equivalent<Arc<Hashed<K>>> for Sought<'_, Q> {
+    fn equivalent(&self, key: &Arc<Hashed<K>>) -> bool {
+        self.is(key)
     }
 }
 
-/// The scheduler mixes hashes itself, and nobody chooses an id.
+/// For what needs no hashing: a hash, or an id, which nobody chooses, and the scheduler mixes.
 #[derive(Debug, Default)]
-pub(super) struct IdHasher(u64);
+pub(super) struct Ready(u64);
 
-impl Hasher for IdHasher {
+impl Hasher for Ready {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -67,8 +75,8 @@ impl Hasher for IdHasher {
         bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
     }
 
-    fn write_u64(&mut self, id: u64) {
-        self.0 = id;
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }
 
@@ -81,10 +89,13 @@ impl<K, V, S> Store<K, V, S> {
         self.tally.add(Event::Inserted);
     }
 
-    /// From now on the listener is told nothing.
-    pub(super) fn silence(&self) {
+    /// The cache is gone. From now on the listener is told nothing, and no entry is kept for its use.
+    pub(super) fn retire(&self) {
         // Relaxed, here and in `tell`: a call that is under way, or about to begin, is not waited for.
         self.is_silent.store(true, Relaxed);
+        if let Some(recency) = &self.recency {
+            recency.clear().into_iter().for_each(drop_quietly);
+        }
     }
 
     pub(super) fn touch(&self, entry: &Entry<K, V>) {
@@ -97,7 +108,8 @@ impl<K, V, S> Store<K, V, S> {
 impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     pub(super) fn new(hasher: S, limit: Option<usize>, listener: Option<Listener<K, V>>) -> Self {
         Self {
-            map: HashMap::with_hasher(hasher),
+            hasher,
+            map: HashMap::with_hasher(BuildHasherDefault::default()),
             recency: limit.map(Recency::new),
             listener,
             is_silent: AtomicBool::new(false),
@@ -113,15 +125,23 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.tally.stats(self.len())
     }
 
-    /// The entry under `key`; it may have expired.
-    pub(super) fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Arc<Entry<K, V>>>
+    pub(super) fn hashed(&self, key: K) -> Arc<Hashed<K>> {
+        Arc::new(Hashed::new(key, &self.hasher))
+    }
+
+    pub(super) fn sought<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Sought<'a, Q> {
+        Sought::new(key, &self.hasher)
+    }
+
+    /// The entry under a key; it may have expired.
+    pub(super) fn find<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<Arc<Entry<K, V>>>
     where
         K: Borrow<Q>,
     {
         let map = self.map.pin();
         let mut left = None;
         loop {
-            let slot = map.get(&Sought(key))?;
+            let slot = map.get(key)?;
             if let Some(entry) = slot.entry.upgrade() {
                 return Some(entry);
             }
@@ -135,29 +155,60 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         }
     }
 
-    /// The entries; those that have expired as well.
-    pub(super) fn all(&self) -> Vec<Arc<Entry<K, V>>> {
-        self.map.pin().values().filter_map(|slot| slot.entry.upgrade()).collect()
+    /// The entries; those that have expired as well. Weak: whoever ends one meanwhile is to have its value.
+    pub(super) fn all(&self) -> Vec<Weak<Entry<K, V>>> {
+        self.map.pin().values().map(|slot| Weak::clone(&slot.entry)).collect()
     }
 
     /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there is `replaced`, whether or not a key
     /// panics afterwards.
-    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) {
-        let slot = Slot { id: entry.id, entry: Arc::downgrade(entry) };
-        let out = self.map.pin().insert(Arc::clone(&entry.key), slot).map(|slot| self.out(slot));
+    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) -> Published {
+        let map = self.map.pin();
+        let out = map.insert(Arc::clone(&entry.key), Slot::of(entry)).map(|slot| self.out(slot));
         *replaced = out.map(|out| self.make_room(out));
-        // The timer may have fired before we published, and looked for the entry in vain; see `Ended`.
+        // Only now: it may drop keys that were taken out before.
+        drop(map);
+        self.settle(entry);
+        Published::Yes
+    }
+
+    /// As `publish`, unless there is an entry under the key that has not expired at `now`.
+    pub(super) fn publish_if_free(
+        &self,
+        entry: &Arc<Entry<K, V>>,
+        now: Instant,
+        replaced: &mut Option<u64>,
+    ) -> Published {
+        let map = self.map.pin();
+        let is_there = |slot: &Slot<K, V>| slot.entry.upgrade().is_some_and(|other| !other.is_expired(now));
+        let computed = map.compute(Arc::clone(&entry.key), |found| match found {
+            Some((_, slot)) if is_there(slot) => Operation::Abort(()),
+            _ => Operation::Insert(Slot::of(entry)),
+        });
+        let out = match computed {
+            Compute::Aborted(()) => return Published::NoRoom,
+            Compute::Updated { old: (_, slot), .. } => Some(self.out(slot)),
+            Compute::Inserted(..) | Compute::Removed(..) => None,
+        };
+        *replaced = out.map(|out| self.make_room(out));
+        drop(map);
+        self.settle(entry);
+        Published::Yes
+    }
+
+    /// An entry was put into the map. Its timer may have fired before, and looked for the entry in vain; see `Ended`.
+    fn settle(&self, entry: &Entry<K, V>) {
         if entry.ended.is_missed() {
             self.unpublish(entry);
         }
     }
 
-    /// Takes whatever is under `key` out of the map. Its id: its timer still runs, unless somebody else ends it right now.
-    pub(super) fn withdraw<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u64>
+    /// Takes whatever is under a key out of the map. Its id: its timer still runs, unless somebody else ends it right now.
+    pub(super) fn withdraw<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<u64>
     where
         K: Borrow<Q>,
     {
-        let out = self.map.pin().remove(&Sought(key)).map(|slot| self.out(slot));
+        let out = self.map.pin().remove(key).map(|slot| self.out(slot));
         out.map(|out| self.make_room(out))
     }
 
@@ -205,7 +256,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         if self.is_silent.load(Relaxed) {
             return;
         }
-        if caught(|| listener(&entry.key, &entry.value, cause)).is_none() {
+        if caught(|| listener(&entry.key.key, &entry.value, cause)).is_none() {
             self.tally.add(Event::ListenerPanicked);
         }
     }

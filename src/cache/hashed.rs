@@ -1,0 +1,65 @@
+//! A key with its hash. That is asked for once, at the beginning of a call: a key that panics or stalls while it is hashed does so before
+//! anything is half done, and maps grow without the user's code.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+pub(super) struct Hashed<K> {
+    hash: u64,
+    pub(super) key: K,
+}
+
+/// What is looked for: a key, or what it borrows as.
+pub(super) struct Sought<'a, Q: ?Sized> {
+    hash: u64,
+    key: &'a Q,
+}
+
+impl<K> Hashed<K> {
+    pub(super) fn new(key: K, hasher: &impl BuildHasher) -> Self
+    where
+        K: Hash,
+    {
+        Self { hash: hasher.hash_one(&key), key }
+    }
+
+    pub(super) fn sought(&self) -> Sought<'_, K> {
+        Sought { hash: self.hash, key: &self.key }
+    }
+}
+
+impl<'a, Q: ?Sized> Sought<'a, Q> {
+    pub(super) fn new(key: &'a Q, hasher: &impl BuildHasher) -> Self
+    where
+        Q: Hash,
+    {
+        Self { hash: hasher.hash_one(key), key }
+    }
+
+    pub(super) fn is<K: Borrow<Q>>(&self, other: &Hashed<K>) -> bool
+    where
+        Q: Eq,
+    {
+        self.hash == other.hash && self.key == other.key.borrow()
+    }
+}
+
+impl<K: Eq> PartialEq for Hashed<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.sought().is(other)
+    }
+}
+
+impl<K: Eq> Eq for Hashed<K> {}
+
+impl<K> Hash for Hashed<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl<Q: ?Sized> Hash for Sought<'_, Q> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
