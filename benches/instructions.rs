@@ -68,9 +68,16 @@ fn rpc() {
     measured(|| (COUNT..2 * COUNT).for_each(pair));
 }
 
-fn heartbeat() {
+/// Each move is one to an earlier deadline.
+fn sooner() {
     let (timers, _clock) = standing();
     measured(|| (0..COUNT).for_each(|i| assert!(timers.reschedule(&(i * 7919 % STANDING), TIMEOUT))));
+}
+
+/// Each move is one to a later deadline.
+fn heartbeat() {
+    let (timers, _clock) = standing();
+    measured(|| (0..COUNT).for_each(|i| assert!(timers.reschedule(&(i * 7919 % STANDING), 2 * TIMEOUT))));
 }
 
 fn batches() {
@@ -96,8 +103,14 @@ fn measured(run: impl FnOnce()) {
     black_box(run)();
 }
 
-const WORKLOADS: [(&str, fn()); 5] =
-    [("schedule", schedule), ("rpc", rpc), ("heartbeat", heartbeat), ("batches", batches), ("expire", expire)];
+const WORKLOADS: [(&str, fn()); 6] = [
+    ("schedule", schedule),
+    ("rpc", rpc),
+    ("sooner", sooner),
+    ("heartbeat", heartbeat),
+    ("batches", batches),
+    ("expire", expire),
+];
 
 fn main() -> ExitCode {
     // `cargo bench` adds `--bench`.

@@ -61,7 +61,7 @@ fn runs(options: &Options, job: &Job) -> usize {
 }
 
 /// By handle, timers fire and wait as they do by key.
-fn suits(entry: &Entry, job: &Job) -> bool {
+pub(crate) fn suits(entry: &Entry, job: &Job) -> bool {
     match entry.access {
         Access::Key => job.session() != Session::Advance,
         Access::Handle => !matches!(job.session(), Session::Burst | Session::Idle | Session::Advance),
@@ -77,8 +77,10 @@ pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Jo
     let progress = progress_bar(processes.sum());
     let mut outcome = Outcome { rows: Rows::default(), faults: Vec::new() };
     for job in &jobs {
+        let suited: Vec<_> = entries.iter().filter(|entry| suits(entry, job)).collect();
         for run in 0..runs(options, job) {
-            for entry in entries.iter().filter(|entry| suits(entry, job)) {
+            // Each time another one begins, so that nobody always comes after the same one.
+            for entry in suited.iter().cycle().skip(run).take(suited.len()) {
                 progress.set_message(format!("{}: {}", title(job), entry.name));
                 outcome.add(entry, job, run, measure(entry, options.fast_hash, job));
                 progress.inc(1);

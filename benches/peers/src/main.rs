@@ -24,9 +24,13 @@ use contenders::Entry;
 use figures::{At, Rows};
 use options::{Command, Options};
 use std::collections::hash_map::RandomState;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use workloads::Job;
+
+/// The file of rows.
+const ROWS: &str = "peers.csv";
 
 fn main() -> ExitCode {
     let result = match options::parse(std::env::args_os().skip(1)) {
@@ -69,8 +73,18 @@ fn run_child(contender: &str, fast_hash: bool, job: &Job) -> Result<bool, String
 /// False if ours did anything wrong. What peers do wrong is told.
 fn measure(options: &Options) -> Result<bool, String> {
     let entries = chosen(options)?;
-    println!("{}; keys hashed by {}", process::machine(), if options.fast_hash { "FxHash" } else { "SipHash" });
+    let jobs = harness::plan(options);
+    if !jobs.iter().any(|job| entries.iter().any(|entry| harness::suits(entry, job))) {
+        return Err("none of these contenders takes part in any of these workloads".to_owned());
+    }
     let directory = options.out.clone().unwrap_or_else(default_directory);
+    // Now, rather than hours later.
+    let probe = |()| OpenOptions::new().create(true).append(true).open(directory.join(ROWS));
+    std::fs::create_dir_all(&directory)
+        .and_then(probe)
+        .map_err(|error| format!("--out {}: {error}", directory.display()))?;
+    println!("{}; keys hashed by {}", process::machine(), if options.fast_hash { "FxHash" } else { "SipHash" });
+    println!("{}", versions());
     let mut written = Ok(());
     let outcome = harness::run(options, &entries, |job, rows| {
         print_tables(&entries, job, rows);
@@ -85,6 +99,17 @@ fn measure(options: &Options) -> Result<bool, String> {
     }
     println!("\nRows and plots are in {}", directory.display());
     Ok(is_fine)
+}
+
+/// Of all that is measured, as this program was built.
+fn versions() -> String {
+    let lock = include_str!("../Cargo.lock");
+    let peers = ["tokio", "tokio-util", "dashmap", "hierarchical_hash_wheel_timer", "pingora-timeout", "moka"];
+    let version_of = |name| {
+        let (_, after) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+        Some(format!("{name} {}", after.split('"').next()?))
+    };
+    peers.into_iter().filter_map(version_of).collect::<Vec<_>>().join(", ")
 }
 
 fn chosen(options: &Options) -> Result<Vec<Entry>, String> {
@@ -111,6 +136,6 @@ fn default_directory() -> PathBuf {
 
 fn write(directory: &Path, entries: &[Entry], rows: &Rows) -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(directory)?;
-    std::fs::write(directory.join("peers.csv"), rows.to_csv())?;
+    std::fs::write(directory.join(ROWS), rows.to_csv())?;
     plot::write(directory, entries, rows)
 }

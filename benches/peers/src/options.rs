@@ -81,6 +81,12 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
             _ => return Err(format!("--{name}: there is no such option; --help tells them")),
         }
     }
+    let (fewest, most) = (options.populations.iter().min(), options.callers.iter().max());
+    if let (Some(fewest), Some(most)) = (fewest, most)
+        && fewest < most
+    {
+        return Err(format!("--n {fewest}: {most} callers have no timer each"));
+    }
     Ok(Command::Measure(options))
 }
 
@@ -142,6 +148,7 @@ mod tests {
     fn wrong_options_are_named() {
         assert!(parse(["--n", "many"]).is_err_and(|error| error.starts_with("many")));
         assert!(parse(["--only", "rpc,nap"]).is_err_and(|error| error.starts_with("nap")));
+        assert!(parse(["--n", "1"]).is_err_and(|error| error.starts_with("--n 1")));
         assert!(parse(["--slow"]).is_err_and(|error| error.starts_with("--slow")));
     }
 }

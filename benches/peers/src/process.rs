@@ -52,7 +52,18 @@ pub(crate) fn machine() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let model = model.trim_start_matches(['\t', ' ', ':']);
-    format!("{model}, {cores} cores, {} {}", std::env::consts::OS, release.trim())
+    format!("{model}, {cores} cores, {} {}{}", std::env::consts::OS, release.trim(), large_pages())
+}
+
+/// Whether the system gives them to all, to those that ask, as we do, or to nobody.
+fn large_pages() -> String {
+    let modes = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let mode = modes.split_once('[').and_then(|(_, after)| after.split(']').next());
+    let mode = mode.map_or(String::new(), |mode| format!("; large pages: {mode}"));
+    match std::env::var("GLIBC_TUNABLES") {
+        Ok(tunables) => format!("{mode}; {tunables}"),
+        Err(_) => mode,
+    }
 }
 
 /// The number behind `name` in a file of lines `name number`.

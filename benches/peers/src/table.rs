@@ -13,7 +13,7 @@ pub(crate) fn print(entries: &[Entry], rows: &Rows, at: At) {
     for entry in entries {
         let Some(first) = workload.metrics().first() else { continue };
         if rows.spread(at, entry.name, first.name).is_some() {
-            println!("{}", line(entries, entry, rows, at));
+            println!("{}", line(entry, rows, at));
         }
     }
 }
@@ -30,12 +30,11 @@ fn head(workload: Workload) -> String {
     format!("| contender |{}\n|---|{}", columns.concat(), "--:|".repeat(columns.len()))
 }
 
-fn line(entries: &[Entry], entry: &Entry, rows: &Rows, at: At) -> String {
+fn line(entry: &Entry, rows: &Rows, at: At) -> String {
     let figure = |metric: &Metric| cell(rows.spread(at, entry.name, metric.name));
     let figures: String = at.workload.metrics().iter().map(figure).collect();
-    let ours = entries.iter().find(|other| other.access == entry.access && other.name.starts_with("shardwheel"));
     let ratio = |metric: &Metric| {
-        let ratio = ours.and_then(|ours| rows.ratio(at, entry.name, ours.name, metric));
+        let ratio = rows.ratio(at, entry.name, entry.access.ours(), metric);
         ratio.map_or(" |".to_owned(), |ratio| format!(" {ratio:.2} |"))
     };
     let ratios: String = compared(at.workload).map(ratio).collect();

@@ -176,7 +176,7 @@ fn a_service_that_loses_timers_is_found_out() {
             false
         }
     }
-    let workloads = vec![Workload::Rpc, Workload::Cancel, Workload::Heartbeat];
+    let workloads = vec![Workload::Rpc, Workload::Cancel, Workload::Sooner, Workload::Heartbeat];
     let job = Job { workloads, population: 1000, callers: 1, operations: 1000, idle: Duration::ZERO };
-    assert_eq!(workloads::run::<Forgetful>(&job).faults.len(), 3);
+    assert_eq!(workloads::run::<Forgetful>(&job).faults.len(), 4);
 }

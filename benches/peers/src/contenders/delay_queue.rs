@@ -52,8 +52,9 @@ async fn drive<T: Timers>(timers: Arc<Mutex<T>>, witness: &'static Witness) {
     loop {
         poll_fn(|context| {
             let mut timers = timers.lock().unwrap_or_else(PoisonError::into_inner);
-            // An empty queue is not the end: it wakes us when there is something.
-            while let (true, Poll::Ready(Some(value))) = (due.len() < BATCH, timers.poll_expired(context)) {
+            while due.len() < BATCH {
+                // An empty queue is not the end: it wakes us when there is something.
+                let Poll::Ready(Some(value)) = timers.poll_expired(context) else { break };
                 due.push(value);
             }
             if due.is_empty() { Poll::Pending } else { Poll::Ready(()) }

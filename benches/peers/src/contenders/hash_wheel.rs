@@ -9,8 +9,9 @@ use dashmap::DashMap;
 use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
 use hierarchical_hash_wheel_timer::{OneshotState, PeriodicState, Timer as _, TimerReturn};
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Service<S> = TimerWithThread<u64, State<S>, Never>;
 
@@ -21,21 +22,24 @@ pub(crate) struct HashWheel<S: KeyHasher> {
 
 pub(crate) struct Shared<S> {
     timers: DashMap<u64, Slot, S>,
+    callers: AtomicU32,
     witness: &'static Witness,
 }
+
+/// Tells a timer from an earlier one of its key.
+type Id = (u32, u64);
 
 #[derive(Clone, Copy)]
 struct Slot {
     value: u64,
-    /// Tells a timer from an earlier one of its key.
-    started: Instant,
+    id: Id,
 }
 
 /// What the thread keeps of a timer.
 pub(crate) enum State<S: 'static> {
     Timer {
         key: u64,
-        started: Instant,
+        id: Id,
         shared: &'static Shared<S>,
     },
     /// Comes out as soon as the thread has seen all that was sent before.
@@ -51,8 +55,8 @@ impl<S: KeyHasher> OneshotState for State<S> {
     }
     fn trigger(self) {
         match self {
-            Self::Timer { key, started, shared } => {
-                if let Some((_, slot)) = shared.timers.remove_if(&key, |_, slot| slot.started == started) {
+            Self::Timer { key, id, shared } => {
+                if let Some((_, slot)) = shared.timers.remove_if(&key, |_, slot| slot.id == id) {
                     shared.witness.fire(slot.value);
                 }
             }
@@ -84,11 +88,12 @@ impl PeriodicState for Never {
 impl<S: KeyHasher> Contender for HashWheel<S> {
     type Caller = Sending<S>;
     fn new(witness: &'static Witness) -> Self {
-        let shared = Box::leak(Box::new(Shared { timers: DashMap::default(), witness }));
+        let shared = Box::leak(Box::new(Shared { timers: DashMap::default(), callers: AtomicU32::new(0), witness }));
         Self { service: Service::new().expect("the system starts a thread"), shared }
     }
     fn caller(&'static self) -> Sending<S> {
-        Sending { service: self.service.timer_ref(), shared: self.shared }
+        let number = self.shared.callers.fetch_add(1, Relaxed);
+        Sending { service: self.service.timer_ref(), shared: self.shared, last_id: (number, 0) }
     }
     fn settle(&self) {
         let (sender, seen) = mpsc::channel();
@@ -100,25 +105,31 @@ impl<S: KeyHasher> Contender for HashWheel<S> {
 pub(crate) struct Sending<S: KeyHasher> {
     service: TimerRef<u64, State<S>, Never>,
     shared: &'static Shared<S>,
+    last_id: Id,
 }
 
 impl<S: KeyHasher> Sending<S> {
-    fn start(&mut self, key: u64, started: Instant, delay: Duration) {
-        self.service.schedule_once(delay, State::Timer { key, started, shared: self.shared });
+    fn next_id(&mut self) -> Id {
+        self.last_id.1 += 1;
+        self.last_id
+    }
+
+    fn start(&mut self, key: u64, id: Id, delay: Duration) {
+        self.service.schedule_once(delay, State::Timer { key, id, shared: self.shared });
     }
 }
 
 impl<S: KeyHasher> Caller for Sending<S> {
     type Handle = ();
     fn schedule(&mut self, Timer { key, value, delay }: Timer) {
-        let started = Instant::now();
+        let id = self.next_id();
         // Held until all is sent: the messages about a key are in the order of its entries.
         let entry = self.shared.timers.entry(key);
         if matches!(entry, dashmap::Entry::Occupied(_)) {
             self.service.cancel(&key);
         }
-        let _held = entry.insert(Slot { value, started });
-        self.start(key, started, delay);
+        let _held = entry.insert(Slot { value, id });
+        self.start(key, id, delay);
     }
     fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
         let (_, slot) = self.shared.timers.remove(&key)?;
@@ -126,11 +137,11 @@ impl<S: KeyHasher> Caller for Sending<S> {
         Some(slot.value)
     }
     fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
-        let started = Instant::now();
+        let id = self.next_id();
         let Some(mut slot) = self.shared.timers.get_mut(&key) else { return false };
-        slot.started = started;
+        slot.id = id;
         self.service.cancel(&key);
-        self.start(key, started, delay);
+        self.start(key, id, delay);
         true
     }
 }

@@ -44,6 +44,17 @@ pub(crate) enum Access {
     Own,
 }
 
+impl Access {
+    /// With whom the others of the kind are compared.
+    pub(crate) fn ours(self) -> &'static str {
+        match self {
+            Self::Key => "shardwheel",
+            Self::Handle => "shardwheel-handle",
+            Self::Own => "shardwheel-wheel",
+        }
+    }
+}
+
 /// A contender by name.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
@@ -63,7 +74,6 @@ fn by_owner<W: Wheel>(name: &'static str) -> Entry {
     Entry { name, access: Access::Own, run: workloads::advance::run::<W> }
 }
 
-/// The first one of each kind of access is ours: the others are compared with it.
 pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
     vec![
         by_key::<Shardwheel<S>>("shardwheel"),

@@ -21,6 +21,9 @@ const RPC_TIMEOUT: Duration = Duration::from_secs(30);
 type Handle<C> = <<C as Contender>::Caller as Caller>::Handle;
 /// By caller.
 type Shares<C> = Vec<Vec<Pending<Handle<C>>>>;
+type Rows<C> = Vec<Row<Handle<C>>>;
+/// The places in a row of those that move, and the row.
+type Moves<C> = (Vec<u32>, Row<Handle<C>>);
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let witness = Witness::new(0);
@@ -33,9 +36,10 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
         stage.cancel(timers);
         timers = stage.schedule(Workload::Recycled, job.population as u64);
     }
-    // The last, because its timers would be due first.
-    if job.wants(Workload::Heartbeat) {
-        stage.heartbeat(timers);
+    // The last, because their timers would be due first.
+    if job.wants(Workload::Sooner) || job.wants(Workload::Heartbeat) {
+        let rows = stage.sooner(timers);
+        stage.heartbeat(rows);
     }
     stage.report
 }
@@ -80,18 +84,31 @@ impl<C: Contender> Stage<'_, C> {
         self.expect_all(Workload::Cancel, self.job.population, pending.into_iter().sum());
     }
 
-    fn heartbeat(&mut self, timers: Shares<C>) {
-        let beats = shares(self.job.operations, self.job.callers, 0);
-        let shares = timers.into_iter().map(Row::new).zip(beats).collect();
-        let pending = self.measure(Workload::Heartbeat, self.job.operations, shares, |caller, (mut row, beats)| {
-            let (count, mut pending) = (row.len(), 0);
-            for batch in batches::<C::Caller>(beats) {
-                let places = batch.map(|number| random_below(count, number));
-                pending += caller.reschedule_all(&mut row, places, HEARTBEAT);
+    /// Each timer once: afterwards all are due in 30 s or less, as those of connections that were used not long ago.
+    fn sooner(&mut self, timers: Shares<C>) -> Rows<C> {
+        let shares = timers.into_iter().map(|share| (random_order(share.len()), Row::new(share))).collect();
+        self.moves(Workload::Sooner, self.job.population, shares)
+    }
+
+    fn heartbeat(&mut self, rows: Rows<C>) {
+        let counts = shares(self.job.operations, self.job.callers, 0).into_iter();
+        let random = |row: &Row<_>, beats: Range<u64>| beats.map(|beat| random_below(row.len(), beat) as u32).collect();
+        let shares = rows.into_iter().zip(counts).map(|(row, beats)| (random(&row, beats), row)).collect();
+        self.moves(Workload::Heartbeat, self.job.operations, shares);
+    }
+
+    /// Moves timers to 30 s from now: those at the places that go with their row.
+    fn moves(&mut self, workload: Workload, operations: usize, shares: Vec<Moves<C>>) -> Rows<C> {
+        let moved = self.measure(workload, operations, shares, |caller, (places, mut row)| {
+            let mut pending = 0;
+            for batch in places.chunks(<C::Caller as Caller>::BATCH) {
+                pending += caller.reschedule_all(&mut row, batch.iter().map(|&place| place as usize), HEARTBEAT);
             }
-            pending
+            (row, pending)
         });
-        self.expect_all(Workload::Heartbeat, self.job.operations, pending.into_iter().sum());
+        let (rows, pending): (Vec<_>, Vec<_>) = moved.into_iter().unzip();
+        self.expect_all(workload, operations, pending.into_iter().sum());
+        rows
     }
 
     /// What was not pending has fired, or is lost. (The longest runs of the slowest outlast the shortest delays.)
@@ -187,6 +204,12 @@ fn cancel_oldest<C: Caller>(caller: &mut C, under_way: &mut VecDeque<Pending<C::
 fn shares(total: usize, callers: usize, first: u64) -> Vec<Range<u64>> {
     let bound = |caller: usize| first + (total * caller / callers) as u64;
     (0..callers).map(|caller| bound(caller)..bound(caller + 1)).collect()
+}
+
+fn random_order(count: usize) -> Vec<u32> {
+    let mut order: Vec<_> = (0..count as u32).collect();
+    shuffle(&mut order);
+    order
 }
 
 fn shuffle<T>(items: &mut [T]) {

@@ -47,6 +47,7 @@ pub(crate) enum Workload {
     Rpc,
     Cancel,
     Recycled,
+    Sooner,
     Heartbeat,
     Burst,
     Idle,
@@ -76,8 +77,8 @@ impl Session {
 use Workload::*;
 
 impl Workload {
-    pub(crate) const ALL: [Self; 11] =
-        [Schedule, Rpc, Cancel, Recycled, Heartbeat, Burst, Idle, Grow, Memory, Churn, Advance];
+    pub(crate) const ALL: [Self; 12] =
+        [Schedule, Rpc, Cancel, Recycled, Sooner, Heartbeat, Burst, Idle, Grow, Memory, Churn, Advance];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -85,6 +86,7 @@ impl Workload {
             Rpc => "rpc",
             Cancel => "cancel",
             Recycled => "recycled",
+            Sooner => "sooner",
             Heartbeat => "heartbeat",
             Burst => "burst",
             Idle => "idle",
@@ -102,7 +104,8 @@ impl Workload {
             Rpc => "a time-out of 30 s begins, and that of 1,024 requests ago is cancelled, beside all others",
             Cancel => "each timer is cancelled, in random order",
             Recycled => "as schedule, into the memory that the cancelled ones left",
-            Heartbeat => "a random one of the timers moves to 30 s from now",
+            Sooner => "each timer moves, in random order, from 1 min to 1 h ahead to 30 s from now",
+            Heartbeat => "a random one of the timers, all due in 30 s or less, moves to 30 s from now: later",
             Burst => "all fire, evenly spread over one second: lateness, and processor time per timer",
             Idle => "all are due in an hour or more: processor time and threads woken, per second",
             Grow => {
@@ -118,7 +121,7 @@ impl Workload {
 
     pub(crate) fn metrics(self) -> &'static [Metric] {
         match self {
-            Schedule | Rpc | Cancel | Recycled | Heartbeat => COST,
+            Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => COST,
             Burst => LATENESS,
             Idle => const { &[metric("cpu", "us/s", false), metric("wake-ups", "/s", false)] },
             Grow => {
@@ -141,7 +144,7 @@ impl Workload {
 
     pub(crate) fn session(self) -> Session {
         match self {
-            Schedule | Rpc | Cancel | Recycled | Heartbeat => Session::Calls,
+            Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => Session::Calls,
             Burst => Session::Burst,
             Idle => Session::Idle,
             Grow => Session::Grow,
