@@ -67,6 +67,7 @@ fn remove_while_growing(key: u32, new: u32) {
     let world = World::new();
     world.given(key, 7, 5);
     world.given(1, 8, 6);
+    let before = growths(&world);
     let author = spawn({
         let world = world.clone();
         move || world.start(1, new, 9, 7)
@@ -74,6 +75,7 @@ fn remove_while_growing(key: u32, new: u32) {
     assert_eq!((world.cancel(0, key), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
     join(author);
     assert_eq!((world.find(0, key), world.find(0, 1), world.find(0, new)), (None, None, Some(7)));
+    assert_eq!(growths(&world), before + 1, "it grew meanwhile");
     outcome(world.seal());
     world.end();
 }
@@ -90,6 +92,7 @@ const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
     let world = World::new();
     world.given(1, 8, 6);
     world.given(2, 6, 6);
+    let before = growths(&world);
     let author = spawn({
         let world = world.clone();
         move || world.start(1, 3, 7, 7)
@@ -99,6 +102,7 @@ const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
     join(author);
     let all = [1, 2, 3, 7].map(|key| world.find(0, key));
     assert_eq!(all, [Some(6), Some(6), Some(7), Some(8)]);
+    assert!(growths(&world) > before, "it grew meanwhile");
     outcome(world.seal());
     world.end();
 })
@@ -291,7 +295,7 @@ fn buckets_are_linked_ahead_beside_callers() {
 /// A bucket leads on before it can be reached.
 #[test]
 fn a_bucket_must_lead_on_before_it_is_linked_in() {
-    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Release)");
+    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
     let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
 }

@@ -75,7 +75,7 @@ impl<K, V> fmt::Display for ScheduleError<K, V> {
 
 impl<K, V> std::error::Error for ScheduleError<K, V> {}
 
-/// Why a scheduler could not be built. Nothing is left running.
+/// Why a scheduler could not be built. Nothing is left running (but for threads that have been told to end).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {

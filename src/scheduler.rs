@@ -115,7 +115,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static> Scheduler<K, V> {
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, S: BuildHasher> Scheduler<K, (), S> {
-    /// Fires `key` after `delay`. A timer that is pending under this key is replaced: `Some(())`.
+    /// Fires `key` after `delay`. A timer that is pending under this key is replaced: `Some(())`. For schedulers whose timers have no
+    /// value, `V = ()`; all others have [`schedule_with`](Self::schedule_with).
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -141,9 +142,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`], and whatever else ends more than 584 years after the
     /// scheduler was built, never, but it can be cancelled and moved.
     ///
+    /// Key and value are moved several times on their way into the timer and out: what has more than some hundred bytes belongs in a
+    /// [`Box`] or an [`Arc`]. (From some thousand bytes on the compiler takes seconds for each call, and from ten thousands minutes.)
+    ///
     /// # Errors
     /// [`ScheduleError::Full`] beyond the capacity, or a shard's 2^28 timers (transient), [`ScheduleError::Closed`] after
-    /// [`close`](Self::close) (permanent). Key and value come back.
+    /// [`close`](Self::close) (permanent). Key and value come back: so if they are not [`Sync`], as a boxed closure, neither is the error,
+    /// and `?` into a `Box<dyn Error + Send + Sync>` needs a `map_err`.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -308,7 +313,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Some(clock.until(due, clock.now()))
     }
 
-    /// Fires the pending timer of `key` at once instead of later. True: it was pending, and is on its way to its callback.
+    /// Fires the pending timer of `key` at once instead of later. True: it was pending, and is on its way to its callback, however many
+    /// others wait for theirs.
     /// Without a pool (manual clock, [`Executor::Inline`](crate::Executor::Inline)) the callback runs before this returns.
     ///
     /// ```

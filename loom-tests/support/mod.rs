@@ -320,7 +320,8 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
             let killer = ways.iter().filter(|(_, _, reached, _)| reached.contains(&(*place, *operation))).find_map(
                 |(model, loads, _, _)| {
                     let explored = model.explore(*loads, Some((lines, change)), false);
-                    explored.result.err().map(|failure| format!("{} ({failure})", model.name))
+                    let failure = explored.result.err().filter(|failure| !is_limit(failure))?;
+                    Some(format!("{} ({failure})", model.name))
                 },
             );
             let source = SOURCES.iter().find(|(name, _)| *name == place.file);
@@ -334,6 +335,11 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
         }
     }
     std::fs::write(folder.join(format!("{file}.txt")), report).expect("a file for the report");
+}
+
+/// True if a model has become too large, perhaps by the fault: that says nothing about what it does.
+fn is_limit(failure: &str) -> bool {
+    failure.contains(TOO_MANY) || failure.contains("maximum number of branches")
 }
 
 /// Place and change of all faults that the reports in `folder` call killed.

@@ -120,14 +120,15 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The quantum of time in which entries that expired are taken out, as [`crate::Builder::tick`]. Default 10 ms. It has no
-    /// bearing on what is to be seen.
+    /// The quantum of time in which entries that expired are taken out, as [`crate::Builder::tick`]. Default 10 ms. What has expired is
+    /// not to be seen even before; but until it is taken out it has its place within the [`limit`](Self::limit).
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// The shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default 1.
+    /// The shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default 1. (One more thread, for all
+    /// of them, works ahead while their number grows.)
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = count;
         self
@@ -136,7 +137,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// Who takes expired entries out and tells the listener of them. Default: with a listener threads of the cache's own,
     /// as of a scheduler ([`crate::Builder::executor`]); without, the workers themselves.
     ///
-    /// Entries of a job that the executor drops are never seen again, but count until their keys are used again.
+    /// Entries of a job that the executor drops are never seen again, but count until their keys are used again; with a limit they keep
+    /// their values, too, and leave for new ones in their turn.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self

@@ -48,14 +48,8 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for LoadError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Failed(error) => Some(&**error),
-            Self::Panicked => None,
-        }
-    }
-}
+/// Whatever the loader's error is: a `String`, a boxed error. What it says stands in ours; it is no `source`.
+impl<E: fmt::Debug + fmt::Display> std::error::Error for LoadError<E> {}
 
 /// How a load ended.
 #[derive(Clone)]

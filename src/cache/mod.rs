@@ -43,12 +43,14 @@ use store::{Published, Store, Timers};
 ///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
 /// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,
 ///   and the memory of up to 32 entries a thread (or one for each core, if there are more), may stay until more entries have
-///   left.
+///   left: then whatever call comes by drops them. After a spike, the table (about nine bytes an entry) stays until later insertions
+///   make it smaller, and the timers' memory for reuse.
 /// - **The order of use** is exact while nothing runs at the same time, and among at most 1,024 entries that were read since
 ///   they last came up for eviction; beyond that, one of the 1,024 that is least recently used goes.
 ///
 /// Values are cloned on the way out, so large ones belong in an [`Arc`]. A cache is shared in an [`Arc`] or by reference.
-/// Dropping it drops what is in it, with no call of the listener, but for one that another thread is about to make.
+/// Dropping it drops what is in it, with no call of the listener, but for one that another thread is about to make. In the destructor of a
+/// thread-local a cache must not be used: where the map's own thread-locals have gone before, the process aborts.
 ///
 /// A hit costs one reading of the clock, one look-up and a few atomic writes: some 70 ns while the caches hit, and four
 /// cache misses otherwise. An insertion starts a timer and ends that of the entry before it: 0.5 to 1.5 us.
@@ -270,7 +272,7 @@ where
     }
 
     /// The number of entries; off by no more than what other threads change during the call. Entries count until their timers
-    /// have taken them out, up to a tick and a wake-up late.
+    /// have taken them out: a tick and a wake-up late, and later still while a listener keeps the threads busy that do so.
     ///
     /// With a limit, there are no more than that while nothing is being inserted, and one more for each insertion under way.
     pub fn len(&self) -> usize {

@@ -22,7 +22,7 @@
 //! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
 //! - A node is pending only if no older node of its key is pending, tentative or firing.
 //! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
-//!   value has been taken; a bucket is marked only when the shard is sealed.
+//!   value has been taken, or while the shard is being sealed; a bucket only then.
 //! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word; or keeps it in mind if
 //!   that was its task (`remove`).
 
@@ -159,7 +159,7 @@ impl Index {
             let ahead = bucket + PREFETCH_AHEAD as u32;
             if ahead < count {
                 let parent = self.buckets.reserve(parent_of(ahead)).load();
-                if parent.is_node() {
+                if parent.leads_to_node() {
                     slab.prefetch(parent.index());
                 }
             }
@@ -196,7 +196,7 @@ impl Index {
         V: Send + 'static,
     {
         let first = spot.cell.load();
-        if first.is_node() {
+        if first.leads_to_node() {
             slab.prefetch(first.index());
             if first.order() == spot.order() {
                 slab.prefetch_tail(first.index());
@@ -473,7 +473,7 @@ impl Index {
         };
         let _ = behind(2 * SEAL_PREFETCH_AHEAD);
         if let Some(first) = behind(SEAL_PREFETCH_AHEAD).map(AtomicLink::load)
-            && first.is_node()
+            && first.leads_to_node()
         {
             slab.prefetch(first.index());
             slab.prefetch_tail(first.index());

@@ -75,6 +75,12 @@ impl Link {
         !self.is_unset() && self.0 & CLAIMED == 0
     }
 
+    /// Of a bucket's cell: usable, and a node is its successor. (Of a claimed one that may not be there yet for us.)
+    #[inline]
+    pub(super) fn leads_to_node(self) -> bool {
+        self.0 & (NODE | CLAIMED) == NODE
+    }
+
     /// Just the successor, without what the link says about its owner.
     #[inline]
     pub(super) fn target(self) -> Self {
@@ -151,9 +157,8 @@ impl AtomicLink {
     }
 
     pub(super) fn set_claimed(&self, target: Link) {
-        // Release: others do not start from the cell yet, but ask the processor for the node that it leads to, for which they need to see
-        // the memory that it is in.
-        self.0.store(target.0 | CLAIMED, Release);
+        // Relaxed: the claimer alone uses the cell; published by the `swing` that links the bucket in.
+        self.0.store(target.0 | CLAIMED, Relaxed);
     }
 
     pub(super) fn end_claim(&self) {

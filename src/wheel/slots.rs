@@ -152,11 +152,19 @@ impl<E: Entry> Slots<E> {
     /// Puts an entry that is counted already where its tick says.
     fn put(&mut self, entry: E) {
         let tick = entry.tick(self.hand);
-        if tick <= self.hand || tick - self.hand > E::REACH {
+        if self.is_late(tick) {
             self.put_late(tick, entry);
         } else {
             self.file(tick, entry);
         }
+    }
+
+    fn is_late(&self, tick: u64) -> bool {
+        if E::REACH == u64::MAX {
+            return tick <= self.hand;
+        }
+        // One comparison for both: what is not ahead of the hand wraps round.
+        tick.wrapping_sub(self.hand).wrapping_sub(1) >= E::REACH
     }
 
     /// Few are late.
