@@ -180,7 +180,11 @@ fn a_timer_fires_or_is_closed() {
 /// The claim torn, and the mark that forbids an insert.
 #[test]
 fn claim_and_mark_must_be_one_step() {
-    SEAL_OR_FIRE.kills(place("word.rs", "self.0.compare_exchange(seen.0, flags"), Change::Tear, "dropped twice");
+    SEAL_OR_FIRE.kills(
+        place("word.rs", "self.0.compare_exchange(seen.0, flags"),
+        Change::Tear,
+        "Concurrent write accesses",
+    );
     SEAL_OR_SCHEDULE.kills(place("link.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::Tear, "accepted, closed");
     let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
     SEAL_OR_SCHEDULE.kills(link, Change::Tear, "accepted, closed");

@@ -7,7 +7,8 @@ use std::fmt;
 use std::mem;
 use std::sync::atomic::{
     AtomicUsize,
-    Ordering::{Acquire, Release},
+    Ordering::{Relaxed, SeqCst},
+    fence,
 };
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -60,7 +61,7 @@ pub(super) enum Outcome<V> {
     Panicked,
 }
 
-/// The loads that are under way: no more than threads, and as a rule one of a key.
+/// The loads that are under way: one of a thread, and one more for each that a load asks for in turn; as a rule one of a key.
 pub(super) struct Loads<K, V> {
     list: Mutex<Vec<Arc<Load<K, V>>>>,
     /// So that nobody looks for one where there is none.
@@ -107,8 +108,8 @@ impl<K, V> Loads<K, V> {
     fn change<R>(&self, change: impl FnOnce(&mut Vec<Arc<Load<K, V>>>) -> R) -> R {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut list);
-        // Release: with the Acquire in `outdate`, though what the load reads was read before says as much.
-        self.count.store(list.len(), Release);
+        // Relaxed: see `outdate`.
+        self.count.store(list.len(), Relaxed);
         changed
     }
 
@@ -141,6 +142,8 @@ impl<K: Eq, V> Loads<K, V> {
             (load, true)
         });
         if is_new {
+            // SeqCst: pairs with the fence in `outdate`.
+            fence(SeqCst);
             return Part::Lead(Turn { loads: self, load: Some(load) });
         }
         if load.leader == own {
@@ -156,8 +159,10 @@ impl<K: Eq, V> Loads<K, V> {
     where
         K: Borrow<Q>,
     {
-        // Acquire: a load that has read what the caller has changed since was counted before that.
-        if self.count.load(Acquire) > 0 {
+        // SeqCst: pairs with the fence in `join`. Either the load there is seen here, or it sees what the caller has changed before.
+        fence(SeqCst);
+        // Relaxed: the fences decide; the list is behind a lock.
+        if self.count.load(Relaxed) > 0 {
             let _outdated: Vec<_> = self.change(|list| list.extract_if(.., |load| key.is(&load.key)).collect());
         }
     }

@@ -37,8 +37,9 @@ use store::{Published, Store, Timers};
 /// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is never seen from its deadline on, however
 ///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
 /// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody, but for each
-///   thread's first one, which enters it in a list. Writes are lock-free but for that and two things more: with a limit, each
-///   takes one short lock, in which the order of use is kept; and while the map grows, they may wait for one another.
+///   thread's first one, which enters it in a list. Writes are lock-free but for that and three things more: with a limit, each
+///   takes one short lock, in which the order of use is kept; while anything is being loaded, another one over the list of that, in which
+///   keys of equal hash are compared (so a key's `Eq` must not use the cache); and while the map grows, they may wait for one another.
 /// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause); one of these, once. The
 ///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
 /// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,
@@ -198,8 +199,8 @@ where
     /// just become outdated, goes to those who have asked before, and is not put in.
     ///
     /// If `load` panics, the panic goes on here, nothing is stored, and one of those who wait calls its own `load`. A `load`
-    /// that asks the same cache for the same key loads it there and then, and that is not put in; one that waits for another thread,
-    /// which waits for this one, waits for ever.
+    /// that asks the same cache for the same key loads it there and then, and only the outer one's value is put in; one that waits for
+    /// another thread, which waits for this one, waits for ever.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -371,18 +372,16 @@ where
     ///
     /// Those who wait are told before any listener is: it may take long, and wait for them.
     fn enter_loaded(&self, key: Arc<Hashed<K>>, value: V, turn: Turn<'_, K, V>) -> V {
-        let answer = |value: V, turn: Turn<'_, K, V>| {
-            let is_valid = turn.finish(Outcome::Loaded(value.clone()));
-            (value, is_valid)
-        };
         if !turn.begin_entry() {
-            return answer(self.peek(&key.sought()).unwrap_or(value), turn).0;
+            return self.give_way(&key, value, turn);
         }
+        // Copied before anything is half done: to copy a value is the user's code.
+        let outcome = Outcome::Loaded(value.clone());
         let entry = self.entry(key, value.clone(), self.lifetime.ttl());
         if let Err(refused) = self.start_timer(&entry) {
             let (_, entry) = refused.into_inner();
             self.store.count_insertion();
-            let (value, _) = answer(value, turn);
+            turn.finish(outcome);
             self.store.leave(&entry, Cause::Evicted);
             return value;
         }
@@ -390,16 +389,27 @@ where
         let now = self.timers.now();
         let publish = |replaced: &mut _| self.store.publish_if_free(&entry, now, replaced);
         if self.publish(&entry, &mut replaced, publish) == Published::NoRoom {
-            drop(self.timers.cancel(&entry.id));
-            return answer(self.peek(&entry.key.sought()).unwrap_or(value), turn).0;
+            if self.timers.cancel(&entry.id).is_none() {
+                // It has expired meanwhile, and is counted as such.
+                self.store.count_insertion();
+            }
+            return self.give_way(&entry.key, value, turn);
         }
-        let (value, is_valid) = answer(value, turn);
+        let is_valid = turn.finish(outcome);
         let take_out = || {
             if !is_valid {
                 self.take_out(&entry, Cause::Removed);
             }
         };
-        anyway(|| drop(self.take_place(&entry, replaced)), take_out);
+        // First what must not be there; nobody has to go for it, then.
+        anyway(take_out, || drop(self.take_place(&entry, replaced)));
+        value
+    }
+
+    /// What was loaded is not put in: the value that is there instead, if there is one.
+    fn give_way(&self, key: &Hashed<K>, loaded: V, turn: Turn<'_, K, V>) -> V {
+        let value = self.peek(&key.sought()).unwrap_or(loaded);
+        turn.finish(Outcome::Loaded(value.clone()));
         value
     }
 

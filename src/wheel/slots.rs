@@ -586,7 +586,8 @@ impl<E: Entry> Slots<E> {
         assert!(self.open.iter(&self.arena).all(|entry| entry.tick(self.hand) >= self.hand));
         assert!(self.swept.iter(&self.arena).all(|entry| entry.tick(self.hand) > self.hand));
         assert_eq!(self.len, self.entries().count(), "the length is wrong");
-        let next = self.entries().map(|entry| entry.tick(self.hand)).min();
+        let ticks = self.entries().map(|entry| entry.tick(self.hand));
+        let next = ticks.map(|tick| if self.is_late(tick) { tick.min(self.hand) } else { tick }).min();
         assert_eq!(self.next_tick(), next, "the next tick is wrong");
         assert!(self.ahead.as_ref().is_none_or(|ahead| self.rows.chain(ahead.position()).is_empty()), "one slot twice");
     }
