@@ -162,8 +162,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// On a shard's thread, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
     /// that use them, give a pool: [`Executor::Rayon`].
     ///
-    /// A thread of rayon's that waits in one of those functions runs other jobs of its pool meanwhile, further callbacks among them, on
-    /// top of its stack: so a callback should hold no lock while it calls them that another one takes.
+    /// A callback that calls those functions should hold no lock meanwhile, whatever the pool; see there.
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 ///
 /// It belongs to one scheduler and works from any thread. Of two schedulers each has a clock of its own: what a callback of the one starts
 /// on the other counts from where that one's clock stands, so whoever tests both moves them in turn by small steps.
-/// Callbacks may use it to read the time or to step it back; time
-/// cannot be moved forward from inside a callback that it runs itself, because it is moving already: `advance` answers 0 there, and
+///
+/// Callbacks may use it to read the time or to step it back; time cannot be moved forward from inside a callback that it runs itself, because it is moving already: `advance` answers 0 there, and
 /// does nothing. What is due at one tick in one shard is claimed together, some hundreds at a time, before the first of their callbacks
 /// runs, and shards take turns: who needs one order in every run has one shard ([`Builder::shards`](crate::Builder::shards)).
 /// Time ends 584 years after the scheduler was built: 2^64 nanoseconds.

@@ -143,7 +143,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// scheduler was built, never, but it can be cancelled and moved.
     ///
     /// Key and value are moved several times on their way into the timer and out: what has more than some hundred bytes belongs in a
-    /// [`Box`] or an [`Arc`]. (From some thousand bytes on the compiler takes seconds for each call, and from ten thousands minutes.)
+    /// [`Box`] or an [`Arc`]. (With many thousand bytes it takes the compiler long, too.)
     ///
     /// # Errors
     /// [`ScheduleError::Full`] beyond the capacity, or a shard's 2^28 timers (transient), [`ScheduleError::Closed`] after

@@ -104,9 +104,13 @@ impl<K, V> Loads<K, V> {
         Self { list: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Load<K, V>>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Calls `change` on the list, and counts what that leaves.
     fn change<R>(&self, change: impl FnOnce(&mut Vec<Arc<Load<K, V>>>) -> R) -> R {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.lock();
         let changed = change(&mut list);
         // Relaxed: see `outdate`.
         self.count.store(list.len(), Relaxed);
@@ -122,7 +126,7 @@ impl<K, V> Loads<K, V> {
     }
 
     fn is_listed(&self, load: &Arc<Load<K, V>>) -> bool {
-        self.change(|list| list.iter().any(|other| Arc::ptr_eq(other, load)))
+        self.lock().iter().any(|other| Arc::ptr_eq(other, load))
     }
 }
 
@@ -160,6 +164,7 @@ impl<K: Eq, V> Loads<K, V> {
         K: Borrow<Q>,
     {
         // SeqCst: pairs with the fence in `join`. Either the load there is seen here, or it sees what the caller has changed before.
+        // (As in `shard/alarm.rs`. There is no model of it: the other two steps are the user's, on whatever the loader reads.)
         fence(SeqCst);
         // Relaxed: the fences decide; the list is behind a lock.
         if self.count.load(Relaxed) > 0 {

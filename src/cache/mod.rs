@@ -44,7 +44,7 @@ use store::{Published, Store, Timers};
 ///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
 /// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,
 ///   and the memory of up to 32 entries a thread (or one for each core, if there are more), may stay until more entries have
-///   left: then whatever call comes by drops them. After a spike, the table (about nine bytes an entry) stays until later insertions
+///   left: then whatever call comes by drops them. After a spike, the table stays until later insertions
 ///   make it smaller, and the timers' memory for reuse.
 /// - **The order of use** is exact while nothing runs at the same time, and among at most 1,024 entries that were read since
 ///   they last came up for eviction; beyond that, one of the 1,024 that is least recently used goes.
@@ -157,7 +157,7 @@ where
     /// As [`insert`](Self::insert), with a TTL of its own; the jitter is that of the cache. [`Duration::ZERO`]: the entry
     /// expires at once, and is never seen. [`Duration::MAX`]: never.
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
-        let entry = self.entry(self.store.hashed(key), value, ttl);
+        let entry = self.entry(Arc::new(self.store.hashed(key)), value, ttl);
         self.loads.outdate(&entry.key.sought());
         if ttl.is_zero() { self.pass_by(&entry) } else { self.enter(entry) }
     }
@@ -215,6 +215,7 @@ where
         if let Some(value) = self.look_up(&key.sought()) {
             return value;
         }
+        let key = Arc::new(key);
         loop {
             match self.join_load(&key) {
                 Part::Given(Outcome::Loaded(value)) => return value,
@@ -248,6 +249,7 @@ where
         if let Some(value) = self.look_up(&key.sought()) {
             return Ok(value);
         }
+        let key = Arc::new(key);
         loop {
             match self.join_load(&key) {
                 Part::Given(Outcome::Loaded(value)) => return Ok(value),

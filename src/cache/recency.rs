@@ -11,7 +11,7 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries that one insertion files anew, at most; a bound on how long the lock is held.
+/// So many entries one insertion files anew, and still finds the one behind them; a bound on how long the lock is held.
 const REFILED_MAX: usize = 1024;
 /// Instead of the stamp under which an entry is filed: it has left, and is never filed again.
 const GONE: u64 = u64::MAX;

@@ -125,8 +125,8 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.tally.stats(self.len())
     }
 
-    pub(super) fn hashed(&self, key: K) -> Arc<Hashed<K>> {
-        Arc::new(Hashed::new(key, &self.hasher))
+    pub(super) fn hashed(&self, key: K) -> Hashed<K> {
+        Hashed::new(key, &self.hasher)
     }
 
     pub(super) fn sought<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Sought<'a, Q> {

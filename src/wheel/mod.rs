@@ -257,8 +257,8 @@ impl<T> Wheel<T> {
     ///
     /// Values that expire, values that cascade, ahead of time or not, and values already removed all
     /// count. A call may look at a constant number more per value expired, to sweep out removed
-    /// ones; those of them that are overdue in one go. While it is not caught up [`now`](Self::now) is behind `to`, or values are overdue;
-    /// call again.
+    /// ones; those of them that are overdue in one go. While it is not caught up
+    /// [`now`](Self::now) is behind `to`, or values are overdue; call again.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;

@@ -43,7 +43,7 @@ const SWEEP_START: usize = 2 * POSITION_COUNT;
 pub(crate) trait Entry: Copy {
     /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted.
     const MAY_BE_UNWANTED: bool;
-    /// No entry is due further behind the hand than this: what reads so comes out at the next advance, to be looked at.
+    /// No entry is due further ahead of the hand than this: what reads so comes out at the next advance, to be looked at.
     const REACH: u64 = u64::MAX;
 
     /// The tick this entry is due, decoded near `hand`: an entry may keep fewer bits of it.
