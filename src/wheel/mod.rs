@@ -278,6 +278,10 @@ impl<T> Wheel<T> {
         let mut left = limit.max(1);
         let caught_up = slots.advance_visiting(to, &mut left, |visit, ticket| match visit {
             Visit::Passing => places.contains(ticket.key),
+            Visit::Soon => {
+                places.prefetch(ticket.key);
+                true
+            }
             Visit::Due(_) => {
                 // The place is free before the closure runs: it may panic.
                 if let Some((_, value)) = places.remove(ticket.key) {

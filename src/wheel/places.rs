@@ -98,6 +98,13 @@ impl<T> Places<T> {
         self.get(key).is_some()
     }
 
+    /// Asks the processor for a value.
+    pub(crate) fn prefetch(&self, key: Key) {
+        if let Some(place) = self.places.get(key.index as usize) {
+            crate::sync::prefetch(place);
+        }
+    }
+
     /// Keys and deadlines of all values, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, u64)> + '_ {
         self.places.iter().enumerate().filter_map(|(index, place)| match place.content {

@@ -24,6 +24,7 @@ use std::collections::BinaryHeap;
 
 use super::ahead::Ahead;
 use super::chunks::{Arena, Chain};
+use super::level::level_for;
 use super::rows::{self, POSITION_COUNT, Rows, level_of, position_of};
 use super::taken::Taken;
 
@@ -41,7 +42,7 @@ const SWEEP_START: usize = 2 * POSITION_COUNT;
 
 /// What the wheel holds.
 pub(crate) trait Entry: Copy {
-    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted.
+    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted; and told what they will be asked about.
     const MAY_BE_UNWANTED: bool;
     /// No entry is due further ahead of the hand than this: what reads so comes out at the next advance, to be looked at.
     const REACH: u64 = u64::MAX;
@@ -57,6 +58,8 @@ pub(crate) enum Visit {
     Due(u64),
     /// It moves to another slot, which will go by it, if the visitor says that it is still wanted.
     Passing,
+    /// Either of both soon, with many others: what that needs can be asked for side by side.
+    Soon,
 }
 
 /// An entry that was due when it came; the earliest is the greatest, for the heap.
@@ -262,6 +265,7 @@ impl<E: Entry> Slots<E> {
     /// Takes the open slot apart: hands out what is due, cascades the rest; true when it is empty.
     fn empty_open(&mut self, left: &mut usize, visit: &mut impl FnMut(Visit, E) -> bool) -> bool {
         while *left > 0 {
+            self.open_chunk(visit);
             let Some(entry) = self.open.pop(&mut self.arena) else { break };
             *left -= 1;
             let tick = entry.tick(self.hand);
@@ -274,6 +278,19 @@ impl<E: Entry> Slots<E> {
             }
         }
         self.open.is_empty()
+    }
+
+    /// Opens the open slot's next chunk if it is time. Of what is in there, it shows what is due within the lowest level: soon enough to be
+    /// in the cache still.
+    fn open_chunk(&mut self, visit: &mut impl FnMut(Visit, E) -> bool) {
+        if !E::MAY_BE_UNWANTED {
+            return;
+        }
+        for &entry in self.open.open_chunk(&mut self.arena) {
+            if level_for(self.hand, entry.tick(self.hand)) == 0 {
+                visit(Visit::Soon, entry);
+            }
+        }
     }
 
     /// Puts a slot that is half swept back if the hand is to enter it; true if it does not lie in

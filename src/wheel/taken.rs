@@ -45,10 +45,17 @@ impl<E: Entry> Taken<E> {
     }
 
     pub(super) fn pop(&mut self, arena: &mut Arena<E>) -> Option<E> {
-        if self.loose.is_empty() {
-            arena.take_chunk(&mut self.chain, &mut self.loose);
-        }
+        self.open_chunk(arena);
         self.loose.pop()
+    }
+
+    /// Opens the next chunk if none is open; what is in it.
+    pub(super) fn open_chunk(&mut self, arena: &mut Arena<E>) -> &[E] {
+        if !self.loose.is_empty() {
+            return &[];
+        }
+        arena.take_chunk(&mut self.chain, &mut self.loose);
+        &self.loose
     }
 
     pub(super) fn iter<'a>(&'a self, arena: &'a Arena<E>) -> impl Iterator<Item = E> + 'a {

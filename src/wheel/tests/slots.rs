@@ -55,7 +55,7 @@ impl<E: Modelled> SlotsModel<E> {
         let mut visits = 0;
         let mut latest = 0;
         let caught_up = self.slots.advance_visiting(to, &mut limit.max(1), |visit, entry| {
-            visits += 1;
+            visits += usize::from(!matches!(visit, Visit::Soon));
             if let Visit::Due(tick) = visit {
                 assert!(latest <= tick, "in order");
                 latest = tick;
@@ -261,8 +261,8 @@ fn empty_time_costs_nothing() {
     let mut visits = 0;
     for turn in 1..=1000u64 {
         slots.insert(Wide::new(turn << 54, 0));
-        assert!(slots.advance_visiting((turn << 54) + 1, &mut { usize::MAX }, |_, _| {
-            visits += 1;
+        assert!(slots.advance_visiting((turn << 54) + 1, &mut { usize::MAX }, |visit, _| {
+            visits += usize::from(!matches!(visit, Visit::Soon));
             true
         }));
     }
@@ -282,7 +282,7 @@ fn a_million_entries_in_one_far_slot_are_taken_apart_in_pieces() {
     loop {
         let mut visits = 0;
         let done = slots.advance_visiting(base + 6000, &mut 1000, |visit, entry| {
-            visits += 1;
+            visits += usize::from(!matches!(visit, Visit::Soon));
             if let Visit::Due(tick) = visit {
                 assert!(latest <= tick, "nothing comes out before the slot was taken apart");
                 latest = tick;
@@ -324,4 +324,31 @@ fn a_slot_half_swept_expires_on_time() {
     while !slots.review_some(7, Some) {}
     assert_eq!(expire_all(&mut slots, 1019).len(), 250);
     slots.check_invariants();
+}
+
+#[test]
+fn what_is_due_is_shown_shortly_before() {
+    for (count, reach) in [(300, 100_000), (3_000, 10_000), (5_000, 100)] {
+        let mut random = Random::new(count);
+        let mut slots = Slots::new(1000);
+        let mut shown = vec![0; count as usize];
+        for id in 0..count {
+            slots.insert(Wide::new(1001 + random.below(reach), id as u32));
+        }
+        for hand in 1000..=1001 + reach {
+            slots.advance_visiting(hand, &mut { usize::MAX }, |visit, entry| {
+                let shown = &mut shown[entry.id() as usize];
+                match visit {
+                    Visit::Soon => {
+                        assert!(entry.tick(hand) < hand + 64, "it would not be in the cache any more");
+                        *shown += 1;
+                    }
+                    Visit::Due(_) => assert!((1..=2).contains(shown), "shown {shown} times"),
+                    Visit::Passing => {}
+                }
+                true
+            });
+        }
+        assert!(slots.len() == 0 && shown.iter().all(|&shown| shown > 0));
+    }
 }
