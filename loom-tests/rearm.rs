@@ -15,6 +15,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+use shard::Identity;
 use std::rc::Rc;
 use support::{
     Change, Gate, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn, stall_at_gate,
@@ -182,6 +183,56 @@ const COME_BACK_OR_REPLACE: Model = Model::new("come_back_or_replace", || {
 })
 .reclaims_early();
 
+/// It is done while somebody ends it: both would take its node out, and it comes back once, when both are done. Who ends it could do
+/// with a node.
+fn done_or_ended(end: impl FnOnce(&World, Identity) -> Option<u32>) {
+    let world = World::new();
+    let timer = world.given_repeating(1, 7, 5);
+    let run = world.fire_now(0, timer);
+    // Not the other way round: what the first thread does first pins at once, and then nothing comes back.
+    let runner = spawn({
+        let world = world.clone();
+        move || world.run_ends(1, run, None, 5)
+    });
+    assert_eq!(end(&world, timer), None, "its value is in use");
+    let node = world.schedule(0, 2, 8, 9).expect("not sealed").0.node;
+    assert!(!join(runner), "it is done");
+    outcome([vec![node], next_nodes(&world)].concat());
+    assert_eq!(world.seal().len(), 3);
+    world.end();
+}
+
+const DONE_OR_CANCEL: Model =
+    Model::new("done_or_cancel", || done_or_ended(|world, _| world.cancel(0, 1))).reclaims_early();
+
+const DONE_OR_CANCEL_THIS: Model =
+    Model::new("done_or_cancel_this", || done_or_ended(|world, timer| world.cancel_this(0, timer))).reclaims_early();
+
+/// As before, and it is ended by a new timer of its key.
+const DONE_OR_REPLACE: Model = Model::new("done_or_replace", || {
+    let world = World::new();
+    let (worker, run) = firing(&world);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed")
+    });
+    assert!(!world.run_ends(0, run, None, 5), "it is done");
+    let (timer, replaced) = join(author);
+    assert_eq!(replaced, None, "its value is in use");
+    outcome([vec![timer.node], next_nodes(&world)].concat());
+    assert_eq!(world.seal().len(), 3);
+    drop(worker);
+    world.end();
+})
+.reclaims_early();
+
+/// The nodes of the next two timers.
+fn next_nodes(world: &World) -> Vec<u32> {
+    let mut nodes: Vec<u32> = [5, 6].map(|key| world.schedule(0, key, key, 9).expect("not sealed").0.node).into();
+    nodes.sort();
+    nodes
+}
+
 /// Two authors at once, one of them helped by the other, while it comes back.
 const COME_BACK_OR_TWO_REPLACE: Model = Model::new("come_back_or_two_replace", || {
     let world = World::new();
@@ -309,6 +360,27 @@ const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
     world.end();
 });
 
+/// The callback is over, and wants to come back, but somebody has stopped it; who looks for it then in vain sees what came before that.
+const STOPPED_AND_TOLD: Model = Model::new("stopped_and_told", || {
+    let world = World::<u32>::with_keys();
+    let run = world.fire_now(0, world.given_repeating(1, 7, 5));
+    let done = Rc::new(AtomicU64::new(0));
+    let canceller = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.cancel(1, 1)
+        }
+    });
+    let back = world.run_ends(0, run, Some(9), 5);
+    if !back {
+        assert_eq!(world.find(0, 1), None, "it was stopped");
+        assert_eq!(done.load(Ordering::Relaxed), 1, "stopped by a caller who is not seen");
+    }
+    outcome((back, join(canceller)));
+    world.drop_keys();
+});
+
 #[test]
 fn cancel_and_firing_exclude_each_other() {
     FIRE_OR_CANCEL.reaches(&["cancelled", "stopped while it ran"]);
@@ -323,13 +395,18 @@ fn what_came_before_a_move_or_a_call_comes_before_the_run() {
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, firing.0");
     MOVED_AND_SEEN.kills(claim, Change::DropAcquire, "did not see what came before the move");
     FIRED_AND_TOLD.kills(claim, Change::DropRelease, "fired by a caller who is not seen");
+    STOPPED_AND_TOLD.reaches(&[(true, Some(7)), (false, None)]);
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire)");
+    STOPPED_AND_TOLD.kills(fired, Change::RelaxFailure, "stopped by a caller who is not seen");
+    let load = place("word.rs", "Word(self.0.load(Acquire))");
+    STOPPED_AND_TOLD.kills(load, Change::DropAcquire, "stopped by a caller who is not seen");
 }
 
 #[test]
 fn cancel_and_coming_back_exclude_each_other() {
     COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
     COME_BACK_AND_SEEN.reaches(&[(Some(7), true), (None, false)]);
-    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire)");
     COME_BACK_OR_CANCEL.kills(fired, Change::Tear, "back, cancelled, firings");
     COME_BACK_AND_SEEN.kills(fired, Change::DropRelease, "Concurrent read and write accesses");
 }
@@ -347,6 +424,13 @@ fn a_new_timer_of_the_key_wins() {
 }
 
 #[test]
+fn a_node_that_two_would_take_out_comes_back_once() {
+    DONE_OR_CANCEL.reaches(&[[1, 2, 3], [2, 1, 3]]);
+    DONE_OR_CANCEL_THIS.reaches(&[[1, 2, 3], [2, 1, 3]]);
+    DONE_OR_REPLACE.reaches(&[[1, 2, 3], [2, 1, 3]]);
+}
+
+#[test]
 fn a_closed_shard_takes_nothing_back() {
     COME_BACK_OR_SEAL.reaches(&["came back, closed", "stopped while it ran"]);
 }
@@ -354,7 +438,7 @@ fn a_closed_shard_takes_nothing_back() {
 #[test]
 fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
     COME_BACK_OR_GO.reaches(&["came back, went", "stopped while it ran"]);
-    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire)");
     COME_BACK_OR_GO.kills(fired, Change::Tear, "back, gone");
     // Operation 3 is its exchange.
     set_parameter(4);
@@ -368,7 +452,7 @@ fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
 #[test]
 fn a_timer_that_comes_back_is_announced() {
     COME_BACK_OR_LOOK.reaches(&[0, 1]);
-    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed)");
+    let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire)");
     COME_BACK_OR_LOOK.kills(fired, Change::DropAcquire, "right: [6]");
 }
 
@@ -380,6 +464,10 @@ const MODELS: &[Model] = &[
     COME_BACK_OR_MOVE,
     DONE_OR_MOVE,
     COME_BACK_OR_REPLACE,
+    DONE_OR_CANCEL,
+    DONE_OR_CANCEL_THIS,
+    DONE_OR_REPLACE,
+    STOPPED_AND_TOLD,
     COME_BACK_OR_TWO_REPLACE,
     COME_BACK_OR_SEAL,
     COME_BACK_OR_GO,

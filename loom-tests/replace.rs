@@ -39,7 +39,8 @@ const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
     drop(worker);
     world.end();
 })
-.preemptions(3);
+.preemptions(3)
+.reclaims_early();
 
 const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
     let world = World::new();

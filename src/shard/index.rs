@@ -268,7 +268,7 @@ impl Index {
     /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
     ///
     /// True if it was this call that did so. Then nobody has been told: the caller retires the node when its key is needed no
-    /// more. Otherwise a walk that came by has taken it out, and tells the node's word; or the shard is sealed, and it stays.
+    /// more, or tells the word. Otherwise somebody else has taken it out, and tells the word; or the shard is sealed, and it stays.
     #[must_use]
     #[inline]
     pub(super) fn remove<K, V>(
@@ -348,10 +348,7 @@ impl Index {
                 if !link.is_marked() {
                     position = Position { at, link };
                 } else if position.link.is_node() && unlink(position, link) {
-                    let node = slab.node(position.link.index());
-                    if node.head.word.unlink() {
-                        slab.retire(node, access);
-                    }
+                    tell_unlinked(slab, slab.node(position.link.index()), access);
                     position.link = position.link.redirected(link.target());
                 } else {
                     // The neighbour changed, or the shard is being sealed, which the start will tell.
@@ -526,6 +523,35 @@ fn unlink(position: Position<'_>, next: Link) -> bool {
     !position.link.is_marked() && position.at.swing(position.link, next.target())
 }
 
+/// We took the node of a timer out of the list whose key may still be in use.
+fn tell_unlinked<K, V>(slab: &Arc<Slab<K, V>>, node: Node<'_, K, V>, access: &Access)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    if node.head.word.unlink() {
+        slab.retire(node, access);
+    }
+}
+
+/// Takes the node of a timer out of the list that was ended while its callback runs. Who runs that would do so afterwards; until
+/// then each walk would pass the node, and all others of a key that is started over and over while its callbacks are late.
+#[cold]
+pub(super) fn take_out<K, V>(
+    index: &Index,
+    slab: &Arc<Slab<K, V>>,
+    spot: Spot<'_>,
+    node: Node<'_, K, V>,
+    access: &Access,
+) where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    if index.remove(slab, spot, node, None, access) {
+        tell_unlinked(slab, node, access);
+    }
+}
+
 /// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
 fn resolve<K, V>(slab: &Slab<K, V>, node: Node<'_, K, V>, order: Order)
 where
@@ -556,7 +582,7 @@ where
             // As deep as there are threads that schedule this key at this moment.
             State::Tentative => resolve(slab, older, order),
             State::Pending if word.replace(seen, newer.number).is_ok() => return,
-            // Its value is in use: whoever runs the callback finds that it has ended, and takes it out of the list.
+            // Its value is in use: whoever runs the callback finds that it has ended.
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
             State::Pending | State::Firing => {}
         }
@@ -605,7 +631,8 @@ where
     let (mut value, mut others) = (None, Vec::new());
     while position.link.continues_run(order) {
         let node = slab.node(position.link.index());
-        if node.head.word.load().is_replaced_by(newer.number) {
+        let word = node.head.word.load();
+        if word.is_replaced_by(newer.number) {
             // SAFETY: its word names our node, so the value is ours; from `finish` on it is not found here again.
             let taken = unsafe { node.tail.take_value() };
             let unlinked = node.head.word.finish();
@@ -618,6 +645,9 @@ where
                 None => value = Some(taken),
                 Some(_) => others.push(taken),
             }
+        } else if word.is_in_use() && !node.head.next.load().is_marked() {
+            // Ended in our name while it fired; or just claimed, and about to be taken out.
+            take_out(index, slab, spot, node, access);
         }
         position = Position { at: &node.head.next, link: node.head.next.load() };
     }
@@ -646,6 +676,7 @@ where
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use super::super::ClaimedNode;
     use super::*;
 
     #[test]
@@ -669,5 +700,50 @@ mod tests {
             assert_eq!(shard.cancel(spot, |&key| key == bucket, &access), Some(bucket));
             assert!(!is_there(bucket));
         }
+    }
+
+    #[test]
+    fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
+        use super::super::{Due, Fired, Hint, Look, Repeats, Shard, Tick};
+        let (now, rounds) = (Tick(1), 4 * 64);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = || Access::new(&ordinal);
+        let is_key = |&key: &u32| key == 7;
+        let mut firing = Vec::new();
+        for round in 0..rounds {
+            let due = Due { tick: Some(now), now };
+            let started = shard.schedule(shard.spot(3), 7, round, due, Repeats::IfWanted, &mut access());
+            let timer = started.expect("it is open").identity;
+            assert_eq!(linked(&shard), 1, "round {round}");
+            assert!(firing.iter().all(|(claim, _): &(ClaimedNode, u32)| claim.node() != timer.node), "it is in use");
+            let Look::Expired(claim) = shard.look(Hint::new(now, timer.node), now, &access()) else {
+                panic!("it is due")
+            };
+            firing.push(shard.take_value(claim));
+            match round % 3 {
+                0 => assert_eq!(shard.cancel(shard.spot(3), is_key, &access()), None),
+                1 => assert_eq!(shard.cancel_this(timer, &access()), None),
+                _ => continue,
+            }
+            assert_eq!(linked(&shard), 0, "round {round}");
+        }
+        for (claim, value) in firing {
+            let access = &access();
+            let Fired::Ended(claim, _) = shard.fired(claim, value, None, now, access) else { panic!("it was ended") };
+            shard.finish(claim, access);
+        }
+        assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
+    }
+
+    /// Nodes in the list.
+    fn linked(shard: &super::super::Shard<u32, u32>) -> usize {
+        let mut link = shard.index.buckets.at(0).load();
+        let mut count = 0;
+        while !link.is_end() {
+            count += usize::from(link.is_node());
+            link = shard.index.link_of(&shard.slab, link).load();
+        }
+        count
     }
 }

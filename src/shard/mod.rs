@@ -275,6 +275,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 if word.is_pending() {
                     return Some(self.take_ended(spot, node, Some(position), access));
                 }
+                index::take_out(&self.index, &self.slab, spot, node, access);
                 return None;
             }
         }
@@ -304,10 +305,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
         while let Some((node, word)) = self.current(timer) {
+            // Before it is stopped: if it is firing, it may be retired as soon as it is.
+            let spot = self.spot(node.tail.hash());
             if stop(node, word).is_ok() {
                 if word.is_pending() {
-                    return Some(self.take_ended(self.spot(node.tail.hash()), node, None, access));
+                    return Some(self.take_ended(spot, node, None, access));
                 }
+                index::take_out(&self.index, &self.slab, spot, node, access);
                 return None;
             }
         }

@@ -38,8 +38,8 @@ const STATE_BITS: u32 = 3;
 /// Flag of a tentative, pending or firing timer: it repeats.
 const REPEATS: u64 = 1 << STATE_BITS;
 const DEADLINE_SHIFT: u32 = STATE_BITS + 1;
-/// Flag of an ended timer: a walk that came by has taken it out of the index, no new reader can reach it. (If whoever had to do that was
-/// the first, he keeps it in mind.)
+/// Flag of an ended timer: somebody whose key it was not to finish has taken it out of the index, no new reader can reach it. (If whoever
+/// finishes it was the first, he keeps it in mind.)
 const UNLINKED: u64 = 1 << 3;
 /// Flag of an ended timer: value taken and callback done; nobody will ask for its key on the timer's behalf. (If the key needs no drop,
 /// that is not always told.)
@@ -107,6 +107,13 @@ impl Word {
     #[inline]
     pub(super) fn is_replaced_by(self, successor: u32) -> bool {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
+    }
+
+    /// An ended timer whose callback may not be done. (Of keys that need no drop that is not always told; but then the node is out of
+    /// the index.)
+    #[inline]
+    pub(super) fn is_in_use(self) -> bool {
+        self.state() == State::Dead && self.0 & DONE == 0
     }
 
     /// An ended timer whose key is still to be dropped although nobody needs it any more. Of keys that need no drop it tells nothing.
@@ -236,14 +243,15 @@ impl AtomicWord {
     /// - they first: it is found dead here and does not come back.
     /// - this call first: they find it pending, and end it as any other.
     pub(super) fn fired(&self, next: Option<Deadline>) -> Option<Deadline> {
-        // Relaxed, also on failure: who finds the timer ended reads nothing on the strength of it; else the exchange acquires.
-        let mut seen = Word(self.0.load(Relaxed));
+        // Acquire (in `load`), also on failure: who finds it ended takes the node out of the list, and so tells others that it has
+        // ended.
+        let mut seen = self.load();
         while seen.state() == State::Firing {
             let deadline = seen.given_deadline().or(next);
             let turned = deadline.map_or(Word(KEY | State::Dead as u64), |next| seen.turned(State::Pending, next));
             // Release: the value is in its place, for whoever claims it.
             // Acquire: observes a look of the worker that came before; see `look`.
-            match self.0.compare_exchange(seen.0, turned.0, AcqRel, Relaxed) {
+            match self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire) {
                 Ok(_) => return deadline,
                 Err(found) => seen = Word(found),
             }
@@ -279,7 +287,7 @@ impl AtomicWord {
         }
     }
 
-    /// Says that the timer's key is needed no more. True if a walk that came by has unlinked the node: the caller retires it.
+    /// Says that the timer's key is needed no more. True if somebody else has unlinked the node: the caller retires it.
     #[must_use]
     #[inline]
     pub(super) fn finish(&self) -> bool {
