@@ -70,6 +70,7 @@ pub struct Builder<K, V, S = RandomState> {
     executor: Option<Executor>,
     hasher: S,
     on_panic: Option<PanicHook<K>>,
+    thread_name: String,
     first_tick: u64,
     value: PhantomData<fn(V)>,
 }
@@ -82,6 +83,7 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
             .field("pinning", &self.pinning)
             .field("capacity", &self.capacity)
             .field("executor", &self.executor)
+            .field("thread_name", &self.thread_name)
             .field("first_tick", &self.first_tick)
             .finish_non_exhaustive()
     }
@@ -97,6 +99,7 @@ impl<K, V> Builder<K, V> {
             executor: None,
             hasher: RandomState::new(),
             on_panic: None,
+            thread_name: "shardwheel".to_owned(),
             first_tick: 0,
             value: PhantomData,
         }
@@ -178,6 +181,7 @@ impl<K, V, S> Builder<K, V, S> {
             executor: self.executor,
             hasher,
             on_panic: self.on_panic,
+            thread_name: self.thread_name,
             first_tick: self.first_tick,
             value: PhantomData,
         }
@@ -197,6 +201,25 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     pub fn on_panic(mut self, hook: impl Fn(&K, Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(hook));
+        self
+    }
+
+    /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker,
+    /// `shardwheel-cb0` runs its callbacks, `shardwheel-grow` works ahead, and `shardwheel-pool0` is of the pool for slow callbacks.
+    /// Accepted: no NUL. (Linux shows 15 bytes of a name.)
+    ///
+    /// ```
+    /// # use shardwheel::{Executor, Scheduler};
+    /// # use std::time::Duration;
+    /// # let (told, name) = std::sync::mpsc::channel();
+    /// let builder = Scheduler::builder().thread_name("leases");
+    /// let scheduler = builder.build(move |_: &u32, ()| told.send(std::thread::current().name().map(str::to_owned)).unwrap())?;
+    /// scheduler.schedule(1, Duration::ZERO).expect("it is open and not full");
+    /// assert!(name.recv()?.is_some_and(|name| name.starts_with("leases-")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn thread_name(mut self, prefix: impl Into<String>) -> Self {
+        self.thread_name = prefix.into();
         self
     }
 
@@ -274,12 +297,13 @@ where
         self.check_cores()?;
         let executor = match &self.executor {
             Some(executor) => executor.clone(),
-            None => Executor::Rayon(Arc::new(own_pool()?)),
+            None => Executor::Rayon(Arc::new(own_pool(&self.thread_name)?)),
         };
         let owns_pool = self.executor.is_none();
+        let thread_name = self.thread_name.clone();
         let clock = Clock::system(self.tick, Tick(self.first_tick));
         let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, callback);
-        let threads = runtime::start(&core, &runner, &pinning, owns_pool)?;
+        let threads = runtime::start(&core, &runner, &pinning, &thread_name, owns_pool)?;
         Ok(Scheduler::new(core, runner, hasher, threads))
     }
 
@@ -325,6 +349,9 @@ where
         }
         if self.capacity == Some(0) {
             return Err(BuildError::Capacity(0));
+        }
+        if self.thread_name.contains('\0') {
+            return Err(BuildError::ThreadName(self.thread_name.clone()));
         }
         if self.first_tick > FIRST_TICK_MAX {
             return Err(BuildError::FirstTick(self.first_tick));
@@ -378,9 +405,10 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
     pub(crate) pinning: Pinning,
 }
 
-fn own_pool() -> Result<rayon::ThreadPool, BuildError> {
+fn own_pool(thread_name: &str) -> Result<rayon::ThreadPool, BuildError> {
+    let prefix = thread_name.to_owned();
     rayon::ThreadPoolBuilder::new()
-        .thread_name(|index| format!("shardwheel-pool{index}"))
+        .thread_name(move |index| format!("{prefix}-pool{index}"))
         // Callbacks' panics are caught one by one; whatever else there may be must not abort the process. (rayon#1076)
         .panic_handler(std::mem::forget)
         .build()

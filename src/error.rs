@@ -96,6 +96,8 @@ pub enum BuildError {
     },
     /// [`Builder::first_tick`](crate::Builder::first_tick) is beyond 2^63. Permanent.
     FirstTick(u64),
+    /// [`Builder::thread_name`](crate::Builder::thread_name) contains a NUL. Permanent.
+    ThreadName(String),
     /// A thread of the scheduler could not be started. Transient, perhaps: the system says why.
     Thread(std::io::Error),
     /// The pool that runs the callbacks could not be started. Transient, perhaps.
@@ -113,6 +115,7 @@ impl fmt::Display for BuildError {
                 write!(f, "pinning names core {core}; accepted: the cores that this thread may run on, {available:?}")
             }
             Self::FirstTick(tick) => write!(f, "first_tick is {tick}; accepted: 0 to 2^63"),
+            Self::ThreadName(name) => write!(f, "thread_name is {name:?}; accepted: any name without a NUL"),
             Self::Thread(error) => write!(f, "a thread of the scheduler could not be started: {error}"),
             Self::Pool(error) => write!(f, "the pool for the callbacks could not be started: {error}"),
         }

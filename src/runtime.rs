@@ -36,6 +36,7 @@ pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
     pinning: &Pinning,
+    thread_name: &str,
     wants_callback_threads: bool,
 ) -> Result<Vec<JoinHandle<()>>, BuildError>
 where
@@ -47,14 +48,14 @@ where
     let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
-        let name = format!("shardwheel-cb{index}");
-        let callback_thread = wants_callback_threads.then(|| CallbackThread::start(name)).transpose();
+        let start = || CallbackThread::start(format!("{thread_name}-cb{index}"));
+        let callback_thread = wants_callback_threads.then(start).transpose();
         let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
         let worker = Worker::new(Arc::clone(core), index, callback_thread);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let running = running.clone();
         let runner = Arc::clone(runner);
-        spawn(&mut threads, core, format!("shardwheel-{index}"), move || {
+        spawn(&mut threads, core, format!("{thread_name}-{index}"), move || {
             pin(&worker, pin_to);
             use_precise_timers();
             drop(running);
@@ -64,7 +65,7 @@ where
         })?;
     }
     let growing = Arc::clone(core);
-    spawn(&mut threads, core, "shardwheel-grow".to_owned(), move || grow(&growing))?;
+    spawn(&mut threads, core, format!("{thread_name}-grow"), move || grow(&growing))?;
     // Wait until each has let go of its end: so `stats` tells from the start where the workers are pinned.
     drop(running);
     let _: Result<(), _> = started.recv();

@@ -93,6 +93,13 @@ fn a_first_tick_out_of_range() {
 }
 
 #[test]
+fn a_thread_name_with_a_nul() {
+    let error = error_of(|builder| builder.thread_name("a\0b"));
+    assert!(matches!(&error, BuildError::ThreadName(told) if told == "a\0b"));
+    assert_eq!(error.to_string(), r#"thread_name is "a\0b"; accepted: any name without a NUL"#);
+}
+
+#[test]
 fn threads_that_cannot_be_started() {
     let refusal = || std::io::Error::other("no more threads");
     let error = BuildError::Thread(refusal());

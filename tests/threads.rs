@@ -785,16 +785,29 @@ fn small_schedulers_take_the_cores_in_turn() {
     assert!(core_count < 2 || taken.len() > 1, "{taken:?}");
 }
 
+/// How many threads of this process have a name that begins so.
+#[cfg(target_os = "linux")]
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|found| found.starts_with(name)).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn all_threads_have_the_name_that_is_wanted() {
+    let scheduler = Scheduler::builder().shards(2).thread_name("own").build(|_: &u64, ()| {}).expect("in range");
+    let names = ["own-0", "own-1", "own-cb0", "own-cb1", "own-grow"];
+    eventually("all have started", || names.map(threads) == [1; 5] && threads("own-pool") > 0);
+    drop(scheduler);
+    eventually("all have ended", || threads("own-") == 0);
+}
+
 /// Many schedulers begin and end; no worker of theirs is left, and no thread for callbacks.
 #[cfg(target_os = "linux")]
 #[test]
 fn no_thread_outlives_its_scheduler() {
     // No other test has so many shards, so threads of these names are ours.
-    let threads = |name: &str| {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
-        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        names.filter(|found| found.trim() == name).count()
-    };
     let ours = || (threads("shardwheel-99"), threads("shardwheel-cb99"));
     for executor in [None, Some(Executor::Inline)] {
         let wanted = (1, usize::from(executor.is_none()));
