@@ -204,18 +204,18 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker,
-    /// `shardwheel-cb0` runs its callbacks, `shardwheel-grow` works ahead, and `shardwheel-pool0` is of the pool for slow callbacks.
-    /// Accepted: no NUL. (Linux shows 15 bytes of a name.)
+    /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker, and
+    /// `shardwheel-grow` works ahead. Without an [`executor`](Self::executor), `shardwheel-cb0` runs the first shard's callbacks, and
+    /// `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows 15 bytes of a name.)
     ///
     /// ```
-    /// # use shardwheel::{Executor, Scheduler};
+    /// # use shardwheel::Scheduler;
     /// # use std::time::Duration;
-    /// # let (told, name) = std::sync::mpsc::channel();
-    /// let builder = Scheduler::builder().thread_name("leases");
-    /// let scheduler = builder.build(move |_: &u32, ()| told.send(std::thread::current().name().map(str::to_owned)).unwrap())?;
+    /// let (names, named) = std::sync::mpsc::channel();
+    /// let callback = move |_: &u32, ()| names.send(std::thread::current().name().map(str::to_owned)).expect("it is awaited");
+    /// let scheduler = Scheduler::builder().thread_name("leases").build(callback)?;
     /// scheduler.schedule(1, Duration::ZERO).expect("it is open and not full");
-    /// assert!(name.recv()?.is_some_and(|name| name.starts_with("leases-")));
+    /// assert!(named.recv()?.is_some_and(|name| name.starts_with("leases-")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn thread_name(mut self, prefix: impl Into<String>) -> Self {
@@ -310,7 +310,7 @@ where
     /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns; the executor and pinning settings are not used.
+    /// [`ManualClock::advance`] returns; the executor, pinning and thread name settings are not used.
     ///
     /// ```
     /// use shardwheel::Scheduler;

@@ -48,8 +48,8 @@ where
     let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
     for index in 0..core.shards.len() {
-        let start = || CallbackThread::start(format!("{thread_name}-cb{index}"));
-        let callback_thread = wants_callback_threads.then(start).transpose();
+        let callback_thread = || CallbackThread::start(format!("{thread_name}-cb{index}"));
+        let callback_thread = wants_callback_threads.then(callback_thread).transpose();
         let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
         let worker = Worker::new(Arc::clone(core), index, callback_thread);
         let pin_to = cores.get(index % cores.len().max(1)).copied();

@@ -633,6 +633,8 @@ fn bad_settings_are_errors_that_say_what_is_accepted() {
         let text = format!("jitter is {jitter}; accepted: 0 or more and less than 1 (0.05 is 5 %)");
         assert_eq!(error.to_string(), text);
     }
+    let name = error(builder().thread_name("a\0b"));
+    assert!(matches!(name, CacheError::Scheduler(shardwheel::BuildError::ThreadName(_))), "{name}");
     let shards = error(builder().shards(0));
     assert!(shards.to_string().contains("shards is 0; accepted: 1 to 1024"), "{shards}");
     assert!(builder().tick(Duration::ZERO).build_manual().is_err());

@@ -799,7 +799,7 @@ fn all_threads_have_the_name_that_is_wanted() {
     let scheduler = Scheduler::builder().shards(2).thread_name("own").build(|_: &u64, ()| {}).expect("in range");
     let names = ["own-0", "own-1", "own-cb0", "own-cb1", "own-grow"];
     eventually("all have started", || names.map(threads) == [1; 5] && threads("own-pool") > 0);
-    drop(scheduler);
+    within(PATIENCE, "it ends", move || drop(scheduler));
     eventually("all have ended", || threads("own-") == 0);
 }
 

@@ -74,6 +74,7 @@ pub struct Builder<K, V, S = RandomState> {
     tick: Duration,
     shards: usize,
     executor: Option<Executor>,
+    thread_name: Option<String>,
     listener: Option<Listener<K, V>>,
     hasher: S,
 }
@@ -87,6 +88,7 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
             .field("tick", &self.tick)
             .field("shards", &self.shards)
             .field("executor", &self.executor)
+            .field("thread_name", &self.thread_name)
             .finish_non_exhaustive()
     }
 }
@@ -100,6 +102,7 @@ impl<K, V> Builder<K, V> {
             tick: Duration::from_millis(10),
             shards: 1,
             executor: None,
+            thread_name: None,
             listener: None,
             hasher: RandomState::new(),
         }
@@ -144,6 +147,12 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
+    /// What the names of the cache's threads begin with, as [`crate::Builder::thread_name`]. Default `shardwheel`.
+    pub fn thread_name(mut self, prefix: impl Into<String>) -> Self {
+        self.thread_name = Some(prefix.into());
+        self
+    }
+
     /// Called once for each entry that has left, with how it ended: on the thread that ended it, or on the executor if its
     /// timer did. It may use the cache, by a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep it for ever. A panic is
     /// caught and counted.
@@ -161,6 +170,7 @@ impl<K, V, S> Builder<K, V, S> {
             tick: self.tick,
             shards: self.shards,
             executor: self.executor,
+            thread_name: self.thread_name,
             listener: self.listener,
             hasher,
         }
@@ -190,7 +200,7 @@ where
     }
 
     /// A cache without threads, on a clock that stands still until it is moved: for tests. The listener runs on the thread
-    /// that moves the clock; the executor setting is not used.
+    /// that moves the clock; the executor and thread name settings are not used.
     ///
     /// ```
     /// use shardwheel::cache::Cache;
@@ -234,6 +244,10 @@ where
     fn timers(&self) -> TimersBuilder<K, V> {
         let builder = Scheduler::builder().tick(self.tick).shards(self.shards).pinning(Pinning::Off);
         let builder = builder.hasher(BuildHasherDefault::default());
+        let builder = match &self.thread_name {
+            Some(prefix) => builder.thread_name(prefix),
+            None => builder,
+        };
         match (&self.executor, &self.listener) {
             (Some(executor), _) => builder.executor(executor.clone()),
             // Of the user's nothing runs but destructors, and the keys' `Hash` and `Eq`: not worth a pool.

@@ -646,7 +646,7 @@ where
                 Some(_) => others.push(taken),
             }
         } else if word.is_in_use() && !node.head.next.load().is_marked() {
-            // Ended in our name while it fired; or just claimed, and about to be taken out.
+            // Ended in our name while it fired. Or somebody else, of this key or another of equal hash, is about to take it out.
             take_out(index, slab, spot, node, access);
         }
         position = Position { at: &node.head.next, link: node.head.next.load() };

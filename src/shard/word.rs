@@ -109,7 +109,7 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
-    /// An ended timer whose callback may not be done. (Of keys that need no drop that is not always told; but then the node is out of
+    /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the node is out of
     /// the index.)
     #[inline]
     pub(super) fn is_in_use(self) -> bool {
@@ -192,7 +192,7 @@ impl AtomicWord {
         debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
         // Release: what the caller did before comes before the callback.
         // Acquire: observes a look of the worker that came before; see `look`.
-        // Relaxed on failure, here and below: what was found is at most compared again.
+        // Relaxed on failure, here and below, but for `fired`: what was found is at most compared again.
         let moved = seen.turned(seen.state(), deadline);
         self.0.compare_exchange(seen.0, moved.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }

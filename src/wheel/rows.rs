@@ -56,8 +56,8 @@ impl Rows {
         chain.is_empty() || tick < chain.min() || tick == chain.min() && self.is_doubtful(position)
     }
 
-    /// Puts an entry where its tick says; the slot. It is wanted if it `leads`.
-    pub(super) fn file<E: Entry>(&mut self, arena: &mut Arena<E>, base: u64, tick: u64, entry: E) -> usize {
+    /// Puts an entry where its tick says; the slot, and how many are in there now. It is wanted if it `leads`.
+    pub(super) fn file<E: Entry>(&mut self, arena: &mut Arena<E>, base: u64, tick: u64, entry: E) -> (usize, usize) {
         let position = position_of(base, tick);
         let chain = &mut self.chains[position];
         self.occupied[level_of(position)] |= bit(position);
@@ -65,7 +65,7 @@ impl Rows {
             self.doubtful[level_of(position)] &= !bit(position);
         }
         arena.push(chain, tick, entry);
-        position
+        (position, chain.len())
     }
 
     pub(super) fn chain(&self, position: usize) -> Chain {

@@ -42,7 +42,7 @@ const SWEEP_START: usize = 2 * POSITION_COUNT;
 
 /// What the wheel holds.
 pub(crate) trait Entry: Copy {
-    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted; and told what they will be asked about.
+    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted; and shown beforehand what is coming.
     const MAY_BE_UNWANTED: bool;
     /// No entry is due further ahead of the hand than this: what reads so comes out at the next advance, to be looked at.
     const REACH: u64 = u64::MAX;
@@ -58,7 +58,7 @@ pub(crate) enum Visit {
     Due(u64),
     /// It moves to another slot, which will go by it, if the visitor says that it is still wanted.
     Passing,
-    /// Either of both soon, with many others: what that needs can be asked for side by side.
+    /// Either of both soon, with some dozens of others: what they need can be asked for side by side. It stays, whatever the answer.
     Soon,
 }
 
@@ -176,12 +176,13 @@ impl<E: Entry> Slots<E> {
         self.late.push(Late { tick: tick.min(self.hand), entry });
     }
 
+    #[inline(always)]
     fn file(&mut self, tick: u64, entry: E) {
         if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
             return ahead.file(&mut self.arena, tick, entry);
         }
-        let position = self.rows.file(&mut self.arena, self.hand, tick, entry);
-        if self.rows.chain(position).len() == LARGE && level_of(position) >= LARGE_LEVEL {
+        let (position, len) = self.rows.file(&mut self.arena, self.hand, tick, entry);
+        if len == LARGE && level_of(position) >= LARGE_LEVEL {
             // Perhaps it is the next one.
             self.prepare_from = 0;
         }
@@ -224,7 +225,8 @@ impl<E: Entry> Slots<E> {
     }
 
     /// Like `advance_bounded`, and takes what it touches off `left`, which is not zero. Of the entries that cascade it shows those
-    /// whose tick becomes the first one of their slot, and drops them if `visit` answers false.
+    /// whose tick becomes the first one of their slot, and drops them if `visit` answers false. What it shows as coming soon does not
+    /// count.
     pub(crate) fn advance_visiting(
         &mut self,
         to: u64,
@@ -280,8 +282,8 @@ impl<E: Entry> Slots<E> {
         self.open.is_empty()
     }
 
-    /// Opens the open slot's next chunk if it is time. Of what is in there, it shows what is due within the lowest level: soon enough to be
-    /// in the cache still.
+    /// Opens the open slot's next chunk if it is time. Of what is in there, it shows what is due within the lowest level: soon enough, as a
+    /// rule, to be in the cache still.
     fn open_chunk(&mut self, visit: &mut impl FnMut(Visit, E) -> bool) {
         if !E::MAY_BE_UNWANTED {
             return;
