@@ -300,9 +300,8 @@ where
             None => Executor::Rayon(Arc::new(own_pool(&self.thread_name)?)),
         };
         let owns_pool = self.executor.is_none();
-        let thread_name = self.thread_name.clone();
         let clock = Clock::system(self.tick, Tick(self.first_tick));
-        let Parts { core, runner, hasher, pinning } = self.into_parts(clock, executor, callback);
+        let Parts { core, runner, hasher, pinning, thread_name } = self.into_parts(clock, executor, callback);
         let threads = runtime::start(&core, &runner, &pinning, &thread_name, owns_pool)?;
         Ok(Scheduler::new(core, runner, hasher, threads))
     }
@@ -393,7 +392,13 @@ where
             closing: Closing::default(),
             abandoned: Abandoned::default(),
         };
-        Parts { core: Arc::new(core), runner, hasher: self.hasher, pinning: self.pinning }
+        Parts {
+            core: Arc::new(core),
+            runner,
+            hasher: self.hasher,
+            pinning: self.pinning,
+            thread_name: self.thread_name,
+        }
     }
 }
 
@@ -403,6 +408,7 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
     pub(crate) runner: Arc<Runner<K, V>>,
     pub(crate) hasher: S,
     pub(crate) pinning: Pinning,
+    pub(crate) thread_name: String,
 }
 
 fn own_pool(thread_name: &str) -> Result<rayon::ThreadPool, BuildError> {

@@ -186,8 +186,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn a_thread_works_ahead_once_a_worker_calls_it() {
-        let Parts { core, runner, hasher, pinning } = parts(Clock::system(Duration::from_millis(1), Tick(0)));
-        let threads = runtime::start(&core, &runner, &pinning, "test", false).expect("the system has threads");
+        let Parts { core, runner, hasher, pinning, thread_name } =
+            parts(Clock::system(Duration::from_millis(1), Tick(0)));
+        let threads = runtime::start(&core, &runner, &pinning, &thread_name, false).expect("the system has threads");
         let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, threads);
         fill(&scheduler);
         let start = Instant::now();

@@ -109,8 +109,8 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
-    /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the node is out of
-    /// the index.)
+    /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the
+    /// node is out of the index.)
     #[inline]
     pub(super) fn is_in_use(self) -> bool {
         self.state() == State::Dead && self.0 & DONE == 0

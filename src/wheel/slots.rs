@@ -176,6 +176,7 @@ impl<E: Entry> Slots<E> {
         self.late.push(Late { tick: tick.min(self.hand), entry });
     }
 
+    // Always: else it depends on the build whether it is, and with it what an expiry costs.
     #[inline(always)]
     fn file(&mut self, tick: u64, entry: E) {
         if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
