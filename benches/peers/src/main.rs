@@ -135,7 +135,6 @@ fn default_directory() -> PathBuf {
 }
 
 fn write(directory: &Path, entries: &[Entry], rows: &Rows) -> Result<(), Box<dyn std::error::Error>> {
-    std::fs::create_dir_all(directory)?;
     std::fs::write(directory.join(ROWS), rows.to_csv())?;
     plot::write(directory, entries, rows)
 }

@@ -27,13 +27,13 @@ pub(crate) fn sleeps() -> f64 {
     others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), "voluntary_ctxt_switches:")).sum()
 }
 
-/// True while a thread of this name has something to do.
-pub(crate) fn is_busy(name: &str) -> bool {
+/// True while a thread whose name begins like this has something to do.
+pub(crate) fn are_busy(names: &str) -> bool {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     // `number (name) state ...`
     let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
-    let mut named = stats.filter_map(|stat| Some(stat.split_once(&format!("({name}) "))?.1.starts_with('S')));
-    named.any(|sleeps| !sleeps)
+    let mut named = stats.filter(|stat| stat.contains(&format!("({names}")));
+    named.any(|stat| !stat.contains(") S "))
 }
 
 /// Keeps this thread on the core of number `index`, or of what is left of it by the number of cores.

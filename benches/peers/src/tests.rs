@@ -90,6 +90,7 @@ fn moved_replaced_and_cancelled_timers_fire_as_they_should() {
     keeps_books::<contenders::TokioTask<RandomState>>(true);
     keeps_books::<contenders::TokioSleep<RandomState>>(true);
     keeps_books::<contenders::DelayQueueKey<RandomState>>(true);
+    keeps_books::<contenders::DelayQueueShards<RandomState>>(true);
     keeps_books::<contenders::HashWheel<RandomState>>(true);
     keeps_books::<contenders::Pingora<RandomState>>(true);
     keeps_books::<contenders::Heap<RandomState>>(true);

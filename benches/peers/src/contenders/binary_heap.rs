@@ -8,10 +8,10 @@ use std::collections::BinaryHeap;
 pub(crate) type Heap<S> = Locked<BinaryHeap<Reverse<Ticket>>, S>;
 
 impl Queue for BinaryHeap<Reverse<Ticket>> {
+    const REMOVE: Option<fn(&mut Self, Ticket)> = None;
     fn push(&mut self, ticket: Ticket) {
         self.push(Reverse(ticket));
     }
-    fn remove(&mut self, _ticket: Ticket) {}
     fn first(&self) -> Option<Ticket> {
         self.peek().map(|&Reverse(ticket)| ticket)
     }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 pub(crate) type Tree<S> = Locked<BTreeSet<Ticket>, S>;
 
 impl Queue for BTreeSet<Ticket> {
+    const REMOVE: Option<fn(&mut Self, Ticket)> = Some(|tickets, ticket| {
+        tickets.remove(&ticket);
+    });
     fn push(&mut self, ticket: Ticket) {
         self.insert(ticket);
-    }
-    fn remove(&mut self, ticket: Ticket) {
-        self.remove(&ticket);
     }
     fn first(&self) -> Option<Ticket> {
         self.first().copied()

@@ -1,13 +1,18 @@
-//! tokio-util's `DelayQueue` and a hash map from key to place, behind one lock; a task waits for what expires.
+//! tokio-util's `DelayQueue` and a hash map from key to place, behind one lock; a task waits for what expires. Or as many of them
+//! as cores, each with the keys that leave the same remainder.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::thread::available_parallelism;
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Runtime};
+use tokio::task::unconstrained;
+use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
 /// The most timers that are taken out under the lock at a time.
@@ -18,31 +23,39 @@ pub(crate) trait Timers: Default + Send + 'static {
     fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Option<u64>>;
 }
 
-/// A `DelayQueue`, alone or with an index, and the runtime that drives it.
+/// `DelayQueue`s, alone or with an index, and the runtime that drives them.
 pub(super) struct Driven<T> {
     runtime: Runtime,
-    timers: Arc<Mutex<T>>,
+    queues: Vec<Arc<Mutex<T>>>,
 }
 
 impl<T: Timers> Driven<T> {
-    pub(super) fn new(witness: &'static Witness) -> Self {
-        let (runtime, timers) = (super::runtime(), Arc::new(Mutex::new(T::default())));
-        runtime.spawn(drive(Arc::clone(&timers), witness));
-        Self { runtime, timers }
+    pub(super) fn new(count: usize, witness: &'static Witness) -> Self {
+        let (runtime, queues) = (super::runtime(), Vec::from_iter((0..count).map(|_| Arc::default())));
+        for queue in &queues {
+            // It gives way when it has to wait, not after 128 timers.
+            runtime.spawn(unconstrained(drive(Arc::clone(queue), witness)));
+        }
+        Self { runtime, queues }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The queue of a key.
+    pub(super) fn lock(&self, key: u64) -> MutexGuard<'_, T> {
+        let queue = match &self.queues[..] {
+            [single] => single,
+            several => &several[(key % several.len() as u64) as usize],
+        };
+        queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A thread that uses a `DelayQueue` must be within the runtime.
     pub(super) fn enter(&'static self) -> Entered<T> {
-        Entered { timers: self, _runtime: self.runtime.enter() }
+        Entered { queues: self, _runtime: self.runtime.enter() }
     }
 }
 
 pub(crate) struct Entered<T: 'static> {
-    pub(super) timers: &'static Driven<T>,
+    pub(super) queues: &'static Driven<T>,
     _runtime: EnterGuard<'static>,
 }
 
@@ -91,7 +104,19 @@ pub(crate) struct DelayQueueKey<S: KeyHasher>(Driven<Keyed<S>>);
 impl<S: KeyHasher> Contender for DelayQueueKey<S> {
     type Caller = Entered<Keyed<S>>;
     fn new(witness: &'static Witness) -> Self {
-        Self(Driven::new(witness))
+        Self(Driven::new(1, witness))
+    }
+    fn caller(&'static self) -> Self::Caller {
+        self.0.enter()
+    }
+}
+
+pub(crate) struct DelayQueueShards<S: KeyHasher>(Driven<Keyed<S>>);
+
+impl<S: KeyHasher> Contender for DelayQueueShards<S> {
+    type Caller = Entered<Keyed<S>>;
+    fn new(witness: &'static Witness) -> Self {
+        Self(Driven::new(available_parallelism().map_or(1, NonZero::get), witness))
     }
     fn caller(&'static self) -> Self::Caller {
         self.0.enter()
@@ -101,21 +126,23 @@ impl<S: KeyHasher> Contender for DelayQueueKey<S> {
 impl<S: KeyHasher> Caller for Entered<Keyed<S>> {
     type Handle = ();
     fn schedule(&mut self, Timer { key, value, delay }: Timer) {
-        let queue = &mut *self.timers.lock();
-        let place = queue.timers.insert((key, value), delay);
+        let deadline = Instant::now() + delay;
+        let queue = &mut *self.queues.lock(key);
+        let place = queue.timers.insert_at((key, value), deadline);
         if let Some(earlier) = queue.places.insert(key, place) {
             queue.timers.remove(&earlier);
         }
     }
     fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
-        let queue = &mut *self.timers.lock();
+        let queue = &mut *self.queues.lock(key);
         let place = queue.places.remove(&key)?;
         Some(queue.timers.remove(&place).into_inner().1)
     }
     fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
-        let queue = &mut *self.timers.lock();
+        let deadline = Instant::now() + delay;
+        let queue = &mut *self.queues.lock(key);
         let Some(place) = queue.places.get(&key) else { return false };
-        queue.timers.reset(place, delay);
+        queue.timers.reset_at(place, deadline);
         true
     }
 }

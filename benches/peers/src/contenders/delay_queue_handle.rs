@@ -6,14 +6,15 @@ use crate::contender::{Caller, Contender, Timer};
 use crate::witness::Witness;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
 #[derive(Default)]
-pub(crate) struct Plain(DelayQueue<(u64, u64)>);
+pub(crate) struct Plain(DelayQueue<u64>);
 
 impl Timers for Plain {
     fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Option<u64>> {
-        self.0.poll_expired(context).map(|expired| expired.map(|expired| expired.into_inner().1))
+        self.0.poll_expired(context).map(|expired| expired.map(|expired| expired.into_inner()))
     }
 }
 
@@ -22,7 +23,7 @@ pub(crate) struct DelayQueueHandle(Driven<Plain>);
 impl Contender for DelayQueueHandle {
     type Caller = Entered<Plain>;
     fn new(witness: &'static Witness) -> Self {
-        Self(Driven::new(witness))
+        Self(Driven::new(1, witness))
     }
     fn caller(&'static self) -> Self::Caller {
         self.0.enter()
@@ -32,13 +33,15 @@ impl Contender for DelayQueueHandle {
 impl Caller for Entered<Plain> {
     type Handle = delay_queue::Key;
     fn schedule(&mut self, timer: Timer) -> Self::Handle {
-        self.timers.lock().0.insert((timer.key, timer.value), timer.delay)
+        let deadline = Instant::now() + timer.delay;
+        self.queues.lock(timer.key).0.insert_at(timer.value, deadline)
     }
-    fn cancel(&mut self, _key: u64, place: Self::Handle) -> Option<u64> {
-        self.timers.lock().0.try_remove(&place).map(|expired| expired.into_inner().1)
+    fn cancel(&mut self, key: u64, place: Self::Handle) -> Option<u64> {
+        self.queues.lock(key).0.try_remove(&place).map(|expired| expired.into_inner())
     }
-    fn reschedule(&mut self, _key: u64, place: &mut Self::Handle, delay: Duration) -> bool {
-        self.timers.lock().0.reset(place, delay);
+    fn reschedule(&mut self, key: u64, place: &mut Self::Handle, delay: Duration) -> bool {
+        let deadline = Instant::now() + delay;
+        self.queues.lock(key).0.reset_at(place, deadline);
         true
     }
 }

@@ -123,12 +123,9 @@ impl<S: KeyHasher> Caller for Sending<S> {
     type Handle = ();
     fn schedule(&mut self, Timer { key, value, delay }: Timer) {
         let id = self.next_id();
-        // Held until all is sent: the messages about a key are in the order of its entries.
-        let entry = self.shared.timers.entry(key);
-        if matches!(entry, dashmap::Entry::Occupied(_)) {
-            self.service.cancel(&key);
-        }
-        let _held = entry.insert(Slot { value, id });
+        // Held until it is sent: the messages about a key are in the order of its entries. A later timer takes the place of an earlier
+        // one of its key in the thread's map, and so ends it.
+        let _held = self.shared.timers.entry(key).insert(Slot { value, id });
         self.start(key, id, delay);
     }
     fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
@@ -140,7 +137,6 @@ impl<S: KeyHasher> Caller for Sending<S> {
         let id = self.next_id();
         let Some(mut slot) = self.shared.timers.get_mut(&key) else { return false };
         slot.id = id;
-        self.service.cancel(&key);
         self.start(key, id, delay);
         true
     }

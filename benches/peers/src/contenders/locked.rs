@@ -18,8 +18,8 @@ pub(crate) type Ticket = (Instant, u64);
 /// An order of tickets.
 pub(crate) trait Queue: Default + Send + 'static {
     fn push(&mut self, ticket: Ticket);
-    /// It may stay, as a stale one.
-    fn remove(&mut self, ticket: Ticket);
+    /// How to take a ticket out. Where there is no way, it stays, as a stale one.
+    const REMOVE: Option<fn(&mut Self, Ticket)>;
     fn first(&self) -> Option<Ticket>;
     fn pop(&mut self) -> Option<Ticket>;
 }
@@ -56,8 +56,19 @@ impl<Q: Queue, S: KeyHasher> Shared<Q, S> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Files a ticket, and wakes the thread if it is the first one.
-    fn file(&self, mut queue: MutexGuard<'_, Q>, ticket: Ticket) {
+    /// The lock is not taken for nothing.
+    fn remove(&self, ticket: Ticket) {
+        if let Some(remove) = Q::REMOVE {
+            remove(&mut self.lock(), ticket);
+        }
+    }
+
+    /// Files a ticket in place of an earlier one, and wakes the thread if it is the first one.
+    fn file(&self, earlier: Option<Ticket>, ticket: Ticket) {
+        let mut queue = self.lock();
+        if let (Some(earlier), Some(remove)) = (earlier, Q::REMOVE) {
+            remove(&mut queue, earlier);
+        }
         queue.push(ticket);
         let is_first = queue.first() == Some(ticket);
         drop(queue);
@@ -102,15 +113,11 @@ impl<Q: Queue, S: KeyHasher> Caller for &'static Shared<Q, S> {
     fn schedule(&mut self, Timer { key, value, delay }: Timer) {
         let deadline = Instant::now() + delay;
         let replaced = self.timers.insert(key, Slot { deadline, value });
-        let mut queue = self.lock();
-        if let Some(replaced) = replaced {
-            queue.remove((replaced.deadline, key));
-        }
-        self.file(queue, (deadline, key));
+        self.file(replaced.map(|slot| (slot.deadline, key)), (deadline, key));
     }
     fn cancel(&mut self, key: u64, (): ()) -> Option<u64> {
         let (_, slot) = self.timers.remove(&key)?;
-        self.lock().remove((slot.deadline, key));
+        self.remove((slot.deadline, key));
         Some(slot.value)
     }
     fn reschedule(&mut self, key: u64, (): &mut (), delay: Duration) -> bool {
@@ -118,9 +125,7 @@ impl<Q: Queue, S: KeyHasher> Caller for &'static Shared<Q, S> {
         let Some(mut slot) = self.timers.get_mut(&key) else { return false };
         let earlier = std::mem::replace(&mut slot.deadline, deadline);
         drop(slot);
-        let mut queue = self.lock();
-        queue.remove((earlier, key));
-        self.file(queue, (deadline, key));
+        self.file(Some((earlier, key)), (deadline, key));
         true
     }
 }

@@ -21,7 +21,7 @@ pub(crate) use self::moka::Moka;
 pub(crate) use self::shardwheel::Shardwheel;
 pub(crate) use binary_heap::Heap;
 pub(crate) use btree_map::Tree;
-pub(crate) use delay_queue::DelayQueueKey;
+pub(crate) use delay_queue::{DelayQueueKey, DelayQueueShards};
 pub(crate) use delay_queue_handle::DelayQueueHandle;
 pub(crate) use hash_wheel::HashWheel;
 pub(crate) use pingora::Pingora;
@@ -81,6 +81,7 @@ pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
         by_key::<TokioTask<S>>("tokio-task"),
         by_key::<TokioSleep<S>>("tokio-sleep"),
         by_key::<DelayQueueKey<S>>("delay-queue"),
+        by_key::<DelayQueueShards<S>>("delay-queue-shards"),
         by_key::<HashWheel<S>>("hash-wheel"),
         by_key::<Pingora<S>>("pingora"),
         by_key::<Heap<S>>("binary-heap"),

@@ -5,14 +5,14 @@
 //! holds the lock that starting a timer takes.
 
 use super::task::{Sleep, Tasks};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) type Pingora<S> = Tasks<PingoraSleep, S>;
 
 pub(crate) struct PingoraSleep;
 
 impl Sleep for PingoraSleep {
-    fn sleep(_start: Instant, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
+    fn sleep(delay: Duration) -> impl Future<Output = ()> + Send + 'static {
         pingora_timeout::sleep(delay)
     }
 }

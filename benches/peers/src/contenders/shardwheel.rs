@@ -4,14 +4,10 @@ use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::process;
 use crate::witness::Witness;
 use shardwheel::Scheduler;
-use std::num::NonZero;
 use std::time::Duration;
 
-/// So many hints of each stripe of callers may wait in a shard's mailbox until its worker wakes up for something else.
-const MAILBOX_REST: usize = 1020;
-
-/// The thread that works ahead of callers: its time counts, too.
-const GROWTH: &str = "shardwheel-grow";
+/// What the names of all its threads begin with: workers, those that run callbacks, and the one that works ahead of callers.
+const THREADS: &str = "shardwheel-";
 
 pub(crate) struct Shardwheel<S: KeyHasher>(pub(super) Scheduler<u64, u64, S>);
 
@@ -21,15 +17,11 @@ impl<S: KeyHasher> Shardwheel<S> {
         Self(scheduler.expect("the defaults are in range"))
     }
 
-    pub(super) fn wait_for_workers(&self) {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let stripes = (4 * cores).next_power_of_two().min(64);
-        let rest = (MAILBOX_REST * stripes) as u64;
-        let has_mail = || self.0.stats().shards.iter().any(|shard| shard.mailbox_depth > rest);
+    pub(super) fn wait_for_threads(&self) {
         // Several times in a row: a thread that has just been woken, waits for memory, or has a break, sleeps for a moment.
         let mut looks_at_rest = 0;
         while looks_at_rest < 4 {
-            looks_at_rest = if has_mail() || process::is_busy(GROWTH) { 0 } else { looks_at_rest + 1 };
+            looks_at_rest = if process::are_busy(THREADS) { 0 } else { looks_at_rest + 1 };
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -44,7 +36,7 @@ impl<S: KeyHasher> Contender for Shardwheel<S> {
         ByKey(&self.0)
     }
     fn settle(&self) {
-        self.wait_for_workers();
+        self.wait_for_threads();
     }
 }
 

@@ -17,7 +17,7 @@ impl<S: KeyHasher> Contender for ShardwheelBatch<S> {
         InBatches { timers: &self.0.0, batch: Vec::new(), numbers: Vec::new(), keys: Vec::new() }
     }
     fn settle(&self) {
-        self.0.wait_for_workers();
+        self.0.wait_for_threads();
     }
 }
 

@@ -17,7 +17,7 @@ impl<S: KeyHasher> Contender for ShardwheelHandle<S> {
         ByHandle(&self.0.0)
     }
     fn settle(&self) {
-        self.0.wait_for_workers();
+        self.0.wait_for_threads();
     }
 }
 

@@ -7,14 +7,14 @@ use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
 use dashmap::{DashMap, Entry};
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
 /// What the task awaits.
 pub(crate) trait Sleep: Send + Sync + 'static {
-    /// Until `delay` after `start`, which is just now.
-    fn sleep(start: Instant, delay: Duration) -> impl Future<Output = ()> + Send + 'static;
+    /// Until `delay` after this call.
+    fn sleep(delay: Duration) -> impl Future<Output = ()> + Send + 'static;
 }
 
 pub(crate) struct Tasks<P, S: KeyHasher> {
@@ -50,9 +50,9 @@ impl<P: Sleep, S: KeyHasher> Contender for Tasks<P, S> {
 impl<P: Sleep, S: KeyHasher> Tasks<P, S> {
     /// Under the lock of the key's entry, so that the task finds it.
     fn spawn(&'static self, key: u64, delay: Duration) -> AbortHandle {
-        let start = Instant::now();
+        let sleep = P::sleep(delay);
         let task = self.runtime.spawn(async move {
-            P::sleep(start, delay).await;
+            sleep.await;
             self.expire(key);
         });
         task.abort_handle()

@@ -1,15 +1,17 @@
 //! `tokio::time::sleep`, a task per timer.
 
 use super::task::{Sleep, Tasks};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
 pub(crate) type TokioTask<S> = Tasks<TokioSleep, S>;
 
 pub(crate) struct TokioSleep;
 
 impl Sleep for TokioSleep {
-    async fn sleep(start: Instant, delay: Duration) {
-        // First polled by the task, so inside of the runtime.
-        tokio::time::sleep_until((start + delay).into()).await;
+    fn sleep(delay: Duration) -> impl Future<Output = ()> + Send + 'static {
+        let deadline = Instant::now() + delay;
+        // Made by the task, so inside of the runtime.
+        async move { sleep_until(deadline).await }
     }
 }

@@ -3,8 +3,8 @@
 //! They are due evenly spread over one second, and scheduled before in random order. A deadline is a moment that was fixed
 //! before the call, so to fire before it is to break what `sleep` promises.
 
-use super::{Job, Workload, start};
-use crate::contender::{Caller, Contender, Timer, random_below};
+use super::{Job, Workload, random_order, start};
+use crate::contender::{Caller, Contender, Timer};
 use crate::figures::Report;
 use crate::process;
 use crate::witness::{Verdict, Witness};
@@ -40,9 +40,12 @@ fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration
     let first = Instant::now() + lead;
     let deadline = |number: u64| first + SPREAD.mul_f64(number as f64 / job.population as f64);
     let mut caller = contender.caller();
-    for number in order {
-        let delay = deadline(number).saturating_duration_since(Instant::now());
-        caller.schedule_all(std::iter::once(Timer::new(number, delay)), |_| {});
+    let timer = |&number: &u32| {
+        let number = u64::from(number);
+        Timer::new(number, deadline(number).saturating_duration_since(Instant::now()))
+    };
+    for batch in order.chunks(<C::Caller as Caller>::BATCH) {
+        caller.schedule_all(batch.iter().map(timer), |_| {});
     }
     contender.settle();
     let cpu = process::cpu();
@@ -51,12 +54,6 @@ fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration
     // Before the records are looked through, which is nobody's work but ours.
     let cpu = process::cpu() - cpu;
     Some((witness.verdict(deadline), cpu))
-}
-
-fn random_order(count: usize) -> Vec<u64> {
-    let mut order: Vec<_> = (0..count as u64).collect();
-    (1..count).rev().for_each(|last| order.swap(last, random_below(last + 1, last as u64)));
-    order
 }
 
 fn add(report: &mut Report, population: usize, verdict: &Verdict, cpu: Duration) {

@@ -1,10 +1,10 @@
 //! What a call costs, from each of several threads.
 //!
-//! `wall` is the time from the first caller's start to the last one's end, and on until the service has done what it put
+//! `wall` is the time from the first caller's start until the last one's thread has ended and the service has done what it put
 //! off, over all callers' operations: with two callers that scale it halves. `cpu` is the time of all of the process's threads in
 //! between.
 
-use super::{HEARTBEAT, Job, Workload, batches, far, start};
+use super::{HEARTBEAT, Job, Workload, batches, far, random_order, shuffle, start};
 use crate::contender::{Caller, Contender, Pending, Row, Timer, random_below};
 use crate::figures::Report;
 use crate::process;
@@ -131,7 +131,7 @@ impl<C: Contender> Stage<'_, C> {
         let (contender, work) = (self.contender, &work);
         // The callers, and this thread, which asks for the processor time.
         let barrier = &Barrier::new(shares.len() + 1);
-        let (mut spans, mut results) = (Vec::new(), Vec::new());
+        let (mut starts, mut results) = (Vec::new(), Vec::new());
         let mut cpu = Duration::ZERO;
         std::thread::scope(|scope| {
             let spawn = |(index, share)| scope.spawn(move || call(contender, index, barrier, || share, work));
@@ -139,14 +139,13 @@ impl<C: Contender> Stage<'_, C> {
             cpu = process::cpu();
             barrier.wait();
             for thread in threads {
-                let (span, result) = thread.join().expect("a caller failed");
-                spans.push(span);
+                let (start, result) = thread.join().expect("a caller failed");
+                starts.push(start);
                 results.push(result);
             }
         });
-        let settling = Instant::now();
         contender.settle();
-        let wall = length(&spans) + settling.elapsed();
+        let wall = starts.iter().min().map_or(Duration::ZERO, Instant::elapsed);
         let cpu = process::cpu() - cpu;
         if self.job.wants(workload) {
             let each = |time: Duration| time.as_nanos() as f64 / operations as f64;
@@ -156,27 +155,19 @@ impl<C: Contender> Stage<'_, C> {
     }
 }
 
-/// One caller's thread.
+/// One caller's thread; when it began.
 fn call<C: Contender, T, R>(
     contender: &'static C,
     index: usize,
     barrier: &Barrier,
     share: impl FnOnce() -> T,
     work: impl Fn(&mut C::Caller, T) -> R,
-) -> (Range<Instant>, R) {
+) -> (Instant, R) {
     process::pin(index);
     let mut caller = contender.caller();
     barrier.wait();
     let start = Instant::now();
-    let result = work(&mut caller, share());
-    (start..Instant::now(), result)
-}
-
-/// From the first start to the last end.
-fn length(spans: &[Range<Instant>]) -> Duration {
-    let start = spans.iter().map(|span| span.start).min();
-    let end = spans.iter().map(|span| span.end).max();
-    start.zip(end).map_or(Duration::ZERO, |(start, end)| end - start)
+    (start, work(&mut caller, share()))
 }
 
 /// Schedules and cancels, with up to `IN_FLIGHT` (and a batch) at a time; how many were pending when cancelled.
@@ -204,18 +195,6 @@ fn cancel_oldest<C: Caller>(caller: &mut C, under_way: &mut VecDeque<Pending<C::
 fn shares(total: usize, callers: usize, first: u64) -> Vec<Range<u64>> {
     let bound = |caller: usize| first + (total * caller / callers) as u64;
     (0..callers).map(|caller| bound(caller)..bound(caller + 1)).collect()
-}
-
-fn random_order(count: usize) -> Vec<u32> {
-    let mut order: Vec<_> = (0..count as u32).collect();
-    shuffle(&mut order);
-    order
-}
-
-fn shuffle<T>(items: &mut [T]) {
-    for last in (1..items.len()).rev() {
-        items.swap(last, random_below(last + 1, last as u64));
-    }
 }
 
 #[cfg(test)]

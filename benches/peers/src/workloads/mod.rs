@@ -8,7 +8,7 @@ mod idle;
 mod memory;
 mod steps;
 
-use crate::contender::{Caller, Contender, Timer, scramble};
+use crate::contender::{Caller, Contender, Timer, random_below, scramble};
 use crate::figures::Report;
 use std::time::Duration;
 
@@ -209,4 +209,16 @@ fn far(number: u64) -> Timer {
 fn batches<C: Caller>(numbers: std::ops::Range<u64>) -> impl Iterator<Item = std::ops::Range<u64>> {
     let end = numbers.end;
     numbers.step_by(C::BATCH).map(move |first| first..end.min(first + C::BATCH as u64))
+}
+
+fn random_order(count: usize) -> Vec<u32> {
+    let mut order: Vec<_> = (0..count as u32).collect();
+    shuffle(&mut order);
+    order
+}
+
+fn shuffle<T>(items: &mut [T]) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, random_below(last + 1, last as u64));
+    }
 }
