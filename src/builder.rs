@@ -135,12 +135,12 @@ impl<K, V, S> Builder<K, V, S> {
     /// A timer that may come back ([`build_rearming`](Self::build_rearming),
     /// [`schedule_every`](crate::Scheduler::schedule_every)) keeps its room while its callback runs.
     ///
-    /// Scheduling a key that is pending replaces its timer and needs no room. (If that timer ends at the very same
+    /// Scheduling a key that is pending, or that fires and may come back, replaces its timer and needs no room. (If that timer ends at the very same
     /// moment and somebody else takes its room, the bound is exceeded by one, for each such call, until as many timers end. And a call
     /// that starts a timer has its room from its own beginning on, whatever becomes of it.)
     ///
-    /// What waits for its callback has left its room: [`expire_now`](crate::Scheduler::expire_now) and `schedule`, over and over, and
-    /// faster than the callbacks, pile up those. (Of what comes due by itself no more than 65,536 wait in each shard.)
+    /// What waits for its callback has left its room, and what may come back leaves it to the timer in its place:
+    /// [`expire_now`](crate::Scheduler::expire_now) and `schedule`, over and over, and faster than the callbacks, pile up those. (Of what comes due by itself no more than 65,536 wait in each shard.)
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -241,7 +241,8 @@ where
     /// hold a [`WeakScheduler`](crate::WeakScheduler): with a [`Scheduler`] of its own it would keep that open for ever.
     ///
     /// Callbacks run side by side and in no order. That holds for one key, too: the callback of its next timer may overtake one that is
-    /// slow, or waits behind one.
+    /// slow, or waits behind one. A callback should not wait for another timer's: it keeps a thread of the pool meanwhile, and as many of
+    /// those as there are threads would wait for ever.
     ///
     /// The defaults go by the cores that this thread may run on: one that is pinned to a core builds a scheduler with one shard.
     ///
@@ -309,7 +310,8 @@ where
     /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns; the executor, pinning and thread name settings are not used.
+    /// [`ManualClock::advance`] returns; the executor, pinning and thread name settings are not used. Their panics are caught here, too, a
+    /// failed `assert!` among them: a test looks at what they tell, or at [`Stats::callback_panics`](crate::Stats::callback_panics).
     ///
     /// ```
     /// use shardwheel::Scheduler;

@@ -138,7 +138,7 @@ impl Clock {
         }
     }
 
-    /// The moment as an `Instant`; the last one that can be told if it lies beyond.
+    /// The moment as an `Instant`; if that cannot be told, one far ahead that can.
     pub(crate) fn instant(&self, at: Nanos) -> Instant {
         let mut ahead = Duration::from_nanos(at.0);
         loop {

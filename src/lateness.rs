@@ -18,8 +18,8 @@ pub(crate) struct Histogram {
 /// How late timers fired: from the deadline's tick to the moment when their callback began.
 ///
 /// The clock is not read for each of those that expire together: for the first, the second, the fifth and the seventeenth, and then for
-/// each 32nd; those between are told to be as late as the one before. Percentiles are rounded up by at most 6.25 %, `max` is not. All zero
-/// if nothing has fired.
+/// each 32nd; those between count as begun together with the one before, so behind slow callbacks they are later than told (a single thread that runs
+/// equally slow ones tells at least a quarter). Percentiles are rounded up by at most 6.25 %, `max` is not. All zero if nothing has fired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lateness {
@@ -29,7 +29,7 @@ pub struct Lateness {
     pub p99: Duration,
     /// 99.9 % of the timers were no later than this.
     pub p999: Duration,
-    /// The latest of all.
+    /// The latest of all that were told.
     pub max: Duration,
 }
 

@@ -39,7 +39,9 @@ impl ManualClock {
     }
 
     /// Moves time on by `by`, visits each deadline on the way in order, and runs the callbacks that are due before it
-    /// returns. How many timers expired. Crossing empty time costs next to nothing. Threads that move the same clock wait for one another.
+    /// returns. How many timers expired. Crossing empty time costs next to nothing, but a periodic timer runs for each of its
+    /// periods on the way. What is started for the moment at which time stands is due a tick later. Threads that move the same clock wait for
+    /// one another.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -14,7 +14,8 @@ where
     V: Clone + Send + 'static,
     S: BuildHasher,
 {
-    /// Fires `key` after `period`, and again after each further `period`, with a copy of `value` each time. A timer that is
+    /// Fires `key` after `period`, and again after each further `period`, with a clone of `value` each time (with
+    /// [`build_rearming`](crate::Builder::build_rearming) it is one value that stays, and nothing is cloned). A timer that is
     /// pending under this key is replaced: its value comes back.
     ///
     /// The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run is at the first

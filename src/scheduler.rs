@@ -137,7 +137,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, S: BuildHasher> Scheduler<K, (), S> {
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Scheduler<K, V, S> {
     /// Fires `key` with `value` at the first tick at or after `delay` from now, never before. A timer that is pending
-    /// under this key is replaced, deadline and value; its value comes back and will not fire.
+    /// under this key is replaced: deadline, value and key (unlike a map's, the new key stays); its value comes back and will not fire.
     ///
     /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`], and whatever else ends more than 584 years after the
     /// scheduler was built, never, but it can be cancelled and moved.

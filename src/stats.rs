@@ -16,7 +16,7 @@ pub struct Stats {
     /// Times that a timer came back after its callback: periodic ones, and those of
     /// [`Builder::build_rearming`](crate::Builder::build_rearming).
     pub rearmed: u64,
-    /// Moves of a pending timer to another deadline.
+    /// Moves to another deadline: of pending timers, and of those whose callback is running.
     pub rescheduled: u64,
     /// Timers that ended because their key was scheduled again.
     pub replaced: u64,
@@ -28,7 +28,7 @@ pub struct Stats {
     pub drained: u64,
     /// Timers not accepted: the scheduler was full or closed.
     pub rejected: u64,
-    /// Timers dropped by `close` or by dropping the scheduler.
+    /// Timers dropped by `close`.
     pub discarded: u64,
     /// Timers given back by `close`.
     pub returned: u64,

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::hash::RandomState;
 use std::time::Duration;
 
-/// The jitter in parts of 2^32.
+/// What the jitter is told in parts of.
 const WHOLE: u128 = 1 << 32;
 
 #[derive(Debug)]

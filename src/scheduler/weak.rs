@@ -6,7 +6,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`].
+/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`]. One that [`upgrade`](Self::upgrade) gives does, for as long
+/// as it lives: to shut down while callbacks may hold one, call [`Scheduler::close`].
 ///
 /// ```
 /// use shardwheel::{Scheduler, WeakScheduler};

@@ -28,7 +28,7 @@ pub(crate) const fn unfold(low: u64, bits: u32, near: Tick) -> Tick {
     Tick(near.0.wrapping_add_signed(sign_extend(low.wrapping_sub(near.0), bits)))
 }
 
-/// True if the `bits`-bit number `a` is at or before `b`, both within a quarter of the range of each other.
+/// True if the `bits`-bit number `a` is at or before `b`, within half of the range of each other.
 #[inline]
 pub(crate) const fn at_or_before(a: u64, b: u64, bits: u32) -> bool {
     sign_extend(b.wrapping_sub(a), bits) >= 0
