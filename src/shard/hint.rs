@@ -8,7 +8,7 @@
 //! the worker files it again. So moving a deadline later, and reusing the node of a cancelled time-out, costs no
 //! message at all. The promise belongs to the node, not to the timer; it survives cancel and reuse.
 //!
-//! The rules, each of which a model in `loom-tests/hint.rs` breaks once:
+//! The rules, each of which a model in `loom-tests/races/hint.rs` breaks once:
 //! 1. **Push first, promise later.** The author of a hint names it in the promise only when it is in the mailbox.
 //!    An author that stalls in between delays nobody: others see no promise and push their own.
 //! 2. **Withdraw before looking.** The worker takes the promise back, then looks at the word

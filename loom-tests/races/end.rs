@@ -1,22 +1,9 @@
 //! What an ended timer leaves behind: its key is dropped once, after its last use, and its node comes back.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use shard::{Access, Hint, Look, Purpose, Tick};
-use support::{Change, Model, Run, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn};
+use crate::shard::{Access, Hint, Look, Purpose, Tick};
+use crate::support::{
+    Change, Model, Run, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn,
+};
 
 /// Somebody on the way to the next key takes the node out of the list while the worker finishes its timer.
 const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
@@ -264,5 +251,5 @@ const MODELS: &[Model] = &[
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("end", MODELS);
+    crate::support::sweep("end", MODELS);
 }

@@ -1,23 +1,8 @@
 //! Cancel against everything that ends or begins a timer: the value comes out exactly once.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
+use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
-use support::{Change, Model, World, join, outcome, place, spawn};
-use sync::{AtomicU64, Ordering};
 
 /// The timer is due when the caller cancels it.
 const CANCEL_OR_FIRE: Model = Model::new("cancel_or_fire", || {
@@ -136,5 +121,5 @@ const MODELS: &[Model] = &[CANCEL_OR_FIRE, CANCEL_TWICE, CANCEL_THE_FIRST_FILING
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("cancel", MODELS);
+    crate::support::sweep("cancel", MODELS);
 }

@@ -1,21 +1,6 @@
 //! Timers that begin at the same time: of one key, or of two keys with one hash.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use support::{Change, Model, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, World, join, outcome, place, spawn};
 
 /// Two first schedules of one key.
 const ONE_KEY_TWICE: Model = Model::new("one_key_twice", || {
@@ -113,5 +98,5 @@ const MODELS: &[Model] = &[ONE_KEY_TWICE, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("insert", MODELS);
+    crate::support::sweep("insert", MODELS);
 }

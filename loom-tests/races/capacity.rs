@@ -1,26 +1,12 @@
 //! Room for timers goes from stripe to stripe, and whoever asks finds it wherever it is.
 
-#[path = "../src/capacity.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of it")]
-mod capacity;
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
+#[path = "../../src/capacity.rs"]
+#[allow(dead_code, unused_imports, reason = "the models use a part of it")]
+mod shipped;
 
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use capacity::Capacity;
+use crate::support::{Change, Model, join, ordinal, outcome, place, spawn};
+use shipped::Capacity;
 use std::rc::Rc;
-use support::{Change, Model, join, ordinal, outcome, place, spawn};
 
 /// One of two places is free at any moment: in the second stripe, then in the first, the second, the first.
 const GOING_ROUND: Model = Model::new("going_round", || {
@@ -182,5 +168,5 @@ const MODELS: &[Model] =
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("capacity", MODELS);
+    crate::support::sweep("capacity", MODELS);
 }

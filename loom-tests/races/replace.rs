@@ -1,23 +1,8 @@
 //! `schedule` of a key that has a timer: one timer survives, every value comes out once, the key is never absent.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
+use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
-use support::{Change, Model, World, join, outcome, place, spawn};
-use sync::{AtomicU64, Ordering};
 
 /// The old timer is due when the new one comes.
 const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
@@ -228,5 +213,5 @@ const MODELS: &[Model] = &[
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("replace", MODELS);
+    crate::support::sweep("replace", MODELS);
 }

@@ -1,26 +1,11 @@
 //! A timer that repeats comes back after its callback, unless somebody has ended it meanwhile: one of the two, never both.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use shard::Identity;
-use std::rc::Rc;
-use support::{
+use crate::shard::Identity;
+use crate::support::{
     Change, Gate, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn, stall_at_gate,
 };
-use sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
+use std::rc::Rc;
 
 /// Timer 7 of key 1, due at 5, is firing.
 fn firing(world: &World) -> (Worker, Run) {
@@ -479,5 +464,5 @@ const MODELS: &[Model] = &[
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("rearm", MODELS);
+    crate::support::sweep("rearm", MODELS);
 }

@@ -1,21 +1,6 @@
 //! Sealing a shard against everything: nothing is lost, and nothing is accepted afterwards.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use support::{Change, Model, Sealed, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, Sealed, World, join, outcome, place, spawn};
 
 const SEAL_OR_SCHEDULE: Model = Model::new("seal_or_schedule", || {
     let world = World::new();
@@ -213,5 +198,5 @@ const MODELS: &[Model] =
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("close", MODELS);
+    crate::support::sweep("close", MODELS);
 }

@@ -3,22 +3,7 @@
 //! Every model ends with ticks that pass one by one after all callers have returned: a pending timer without a hint
 //! at or before its deadline then fires late or never.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
-use support::{Change, Model, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, World, join, outcome, place, spawn};
 
 /// A caller moves the timer away and back to before that, while the worker looks because of the first deadline.
 const MOVED_TWICE: Model = Model::new("moved_twice", || {
@@ -316,5 +301,5 @@ const MODELS: &[Model] = &[
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("hint", MODELS);
+    crate::support::sweep("hint", MODELS);
 }

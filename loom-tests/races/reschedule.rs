@@ -1,23 +1,8 @@
 //! Moving a timer against everything that ends it: the last deadline counts, and is kept.
 
-#[path = "../src/shard/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
-mod shard;
-#[allow(dead_code, unused_imports, reason = "a model uses a part of the support")]
-mod support;
-#[path = "support/sync.rs"]
-mod sync;
-
-mod size {
-    pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
-    pub(crate) const BATCH: u32 = 1;
-    pub(crate) const STRANDS: usize = 1;
-    pub(crate) const MAILBOX_SEGMENT: usize = 4;
-}
-
+use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
-use support::{Change, Model, World, join, outcome, place, spawn};
-use sync::{AtomicU64, Ordering};
 
 /// The timer is due when the caller moves it away.
 const LATER_OR_FIRE: Model = Model::new("later_or_fire", || {
@@ -175,5 +160,5 @@ const MODELS: &[Model] = &[LATER_OR_FIRE, EARLIER_OR_MISSED, MOVE_OR_CANCEL, THR
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
 fn sweep() {
-    support::sweep("reschedule", MODELS);
+    crate::support::sweep("reschedule", MODELS);
 }
