@@ -26,6 +26,15 @@ fn run(entry: &Entry, session: Session, callers: usize) {
     assert_eq!(report.figures.len(), metrics, "{}", entry.name);
 }
 
+/// Side by side: they spend their time in waiting for timers.
+fn at_once<T: Send>(of: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for each in of {
+            scope.spawn(|| check(each));
+        }
+    });
+}
+
 #[test]
 fn calls_of_all_contenders_are_answered_rightly() {
     for entry in entries() {
@@ -37,9 +46,8 @@ fn calls_of_all_contenders_are_answered_rightly() {
 
 #[test]
 fn all_contenders_by_key_fire_each_timer_once() {
-    entries().iter().filter(|entry| entry.access == contenders::Access::Key).for_each(|entry| {
-        run(entry, Session::Burst, 1);
-    });
+    let by_key = entries().into_iter().filter(|entry| entry.access == contenders::Access::Key);
+    at_once(by_key, |entry| run(&entry, Session::Burst, 1));
 }
 
 #[test]
@@ -50,11 +58,11 @@ fn wheels_of_ones_own_expire_each_value_once() {
 
 #[test]
 fn waiting_and_memory_are_told_of_all_contenders() {
-    for entry in entries() {
+    at_once(entries(), |entry| {
         run(&entry, Session::Idle, 1);
         run(&entry, Session::Memory, 1);
         run(&entry, Session::Churn, 1);
-    }
+    });
 }
 
 /// What is moved later or earlier, replaced, or cancelled fires accordingly; `moves` says whether there are other moves than
@@ -86,16 +94,19 @@ where
 
 #[test]
 fn moved_replaced_and_cancelled_timers_fire_as_they_should() {
-    keeps_books::<contenders::Shardwheel<RandomState>>(true);
-    keeps_books::<contenders::TokioTask<RandomState>>(true);
-    keeps_books::<contenders::TokioSleep<RandomState>>(true);
-    keeps_books::<contenders::DelayQueueKey<RandomState>>(true);
-    keeps_books::<contenders::DelayQueueShards<RandomState>>(true);
-    keeps_books::<contenders::HashWheel<RandomState>>(true);
-    keeps_books::<contenders::Pingora<RandomState>>(true);
-    keeps_books::<contenders::Heap<RandomState>>(true);
-    keeps_books::<contenders::Tree<RandomState>>(true);
-    keeps_books::<contenders::Moka<RandomState>>(false);
+    let checks: [fn(); 10] = [
+        || keeps_books::<contenders::Shardwheel<RandomState>>(true),
+        || keeps_books::<contenders::TokioTask<RandomState>>(true),
+        || keeps_books::<contenders::TokioSleep<RandomState>>(true),
+        || keeps_books::<contenders::DelayQueueKey<RandomState>>(true),
+        || keeps_books::<contenders::DelayQueueShards<RandomState>>(true),
+        || keeps_books::<contenders::HashWheel<RandomState>>(true),
+        || keeps_books::<contenders::Pingora<RandomState>>(true),
+        || keeps_books::<contenders::Heap<RandomState>>(true),
+        || keeps_books::<contenders::Tree<RandomState>>(true),
+        || keeps_books::<contenders::Moka<RandomState>>(false),
+    ];
+    at_once(checks, |check| check());
 }
 
 /// A service with batch calls, to see that the loops use them, and never exceed a batch.
