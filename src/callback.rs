@@ -3,8 +3,9 @@
 use crate::clock::{Clock, Nanos};
 use crate::counters::Event;
 use crate::expired::{Batch, IsDue};
-use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick, shielded};
+use crate::shard::{Access, ClaimedNode, Due, Fired, Period, Tick};
 use crate::thread;
+use crate::unwind::drop_quietly;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,26 +64,6 @@ impl Drop for Inside {
     }
 }
 
-/// Calls user code, and catches whatever it throws, a payload whose own drop panics included.
-pub(crate) fn guarded(run: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
-    catch_unwind(AssertUnwindSafe(run))
-}
-
-/// Runs code of the user's that is not a timer's. `None`: it panicked, and what it threw is dropped.
-pub(crate) fn caught<R>(run: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(drop_quietly).ok()
-}
-
-/// Runs what may panic though nobody is left whom that would concern.
-pub(crate) fn quietly(run: impl FnOnce()) {
-    let _ = shielded(run);
-}
-
-/// Drops something of the user's, whose destructor may panic.
-pub(crate) fn drop_quietly<T>(dropped: T) {
-    quietly(|| drop(dropped));
-}
-
 /// Runs the callback of one timer; whatever it does, the next one runs too. `Some`: the timer repeats, and this is its value.
 pub(crate) fn run_one<K, V>(
     batch: &Batch<K, V>,
@@ -124,10 +105,10 @@ where
     V: Send + 'static,
 {
     batch.shard().with_claimed_key(node, |key| {
-        let Err(payload) = guarded(|| run(key)) else { return };
+        let Err(payload) = catch_unwind(AssertUnwindSafe(|| run(key))) else { return };
         batch.core.counters.add(&thread::ordinal(), Event::CallbackPanicked, 1);
         let handled = match &batch.runner.on_panic {
-            Some(on_panic) => guarded(|| on_panic(key, payload)),
+            Some(on_panic) => catch_unwind(AssertUnwindSafe(|| on_panic(key, payload))),
             None => Err(payload),
         };
         if let Err(payload) = handled {

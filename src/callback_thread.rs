@@ -3,8 +3,8 @@
 //! A pool would do the same, for more: a thread of rayon's that has run a job looks around for others, and gives way some 30 times,
 //! before it sleeps. With a timer or two per tick that costs as much as all the rest (measured in the message of `4076285`).
 
-use crate::callback::quietly;
 use crate::executor::Job;
+use crate::unwind::quietly;
 use crossbeam_queue::SegQueue;
 use std::io;
 use std::sync::Arc;

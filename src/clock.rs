@@ -56,7 +56,7 @@ impl Divisor {
 
 /// A duration in nanoseconds; what does not fit is as good as for ever.
 #[inline]
-fn saturating_nanos(duration: Duration) -> u64 {
+pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

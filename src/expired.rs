@@ -1,12 +1,13 @@
 //! Timers that have expired together, and what becomes of them: their callbacks run, and then they are finished.
 
-use crate::callback::{Callback, Comeback, Inside, Next, PanicHook, come_back, drop_quietly, run_one};
+use crate::callback::{Callback, Comeback, Inside, Next, PanicHook, come_back, run_one};
 use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
 use crate::service::Core;
 use crate::shard::{Access, Claim, ClaimedNode, PREFETCH_AHEAD, Shard};
 use crate::thread;
+use crate::unwind::drop_quietly;
 use std::mem::needs_drop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -7,7 +7,7 @@
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
 //! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
 
-use crate::callback::{Inside, drop_quietly, guarded, quietly};
+use crate::callback::Inside;
 use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
@@ -16,6 +16,7 @@ use crate::expired::{Batch, IsDue};
 use crate::service::Core;
 use crate::shard::Claim;
 use crate::thread;
+use crate::unwind::{caught, quietly};
 use rayon::ThreadPool;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -93,9 +94,7 @@ where
             let job = Job(Box::new(move || quietly(move || batch.run())));
             let _inside = Inside::new();
             // A panicking executor has dropped the job; the worker goes on.
-            if let Err(payload) = guarded(|| custom(job)) {
-                drop_quietly(payload);
-            }
+            let _ = caught(|| custom(job));
         }
     }
 }

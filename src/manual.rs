@@ -1,6 +1,6 @@
 //! A clock that the user moves: the workers without their threads.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, saturating_nanos};
 use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
@@ -194,7 +194,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
     fn advance(&self, by: Duration) -> usize {
         let Some(mut moving) = self.begin() else { return 0 };
-        let target = Nanos(moving.core.clock.now().0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)));
+        let target = Nanos(moving.core.clock.now().0.saturating_add(saturating_nanos(by)));
         let before = moving.fired();
         let limit = moving.core.clock.tick_at(target);
         while moving.visit_next(limit) {}
@@ -221,7 +221,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
     fn step_back(&self, by: Duration) {
         // None: it is this very thread that is moving time, and a callback of its steps back.
         let _moving = self.begin();
-        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        let by = saturating_nanos(by);
         self.core.clock.set(Nanos(self.core.clock.now().0.saturating_sub(by)));
     }
 }

@@ -1,6 +1,6 @@
 //! Timers at a fixed rate.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, saturating_nanos};
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use crate::shard::{Access, MissedTicks, Period, Repeats};
@@ -60,7 +60,7 @@ where
         let place = self.place(&key);
         let (clock, shard) = (self.clock(), place.shard);
         let now = clock.now().max(clock.start_of(shard.hand()));
-        let length_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        let length_ns = saturating_nanos(period);
         let deadline_ns = now.0.saturating_add(length_ns);
         let due = clock.due_at_nanos(Nanos(deadline_ns), now);
         let repeats = match self.repeats() {

@@ -1,6 +1,5 @@
 //! What all handles, workers and jobs of one scheduler share, and the operations on it that name no key.
 
-use crate::callback::drop_quietly;
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
@@ -13,8 +12,10 @@ use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
+use crate::unwind::drop_quietly;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
@@ -150,10 +151,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         };
         self.count_end(&ordinal, Event::Drained);
         let (node, value) = shard.take_value(claim);
-        // Finishes the timer even if `each` panics.
-        let node = scopeguard(node, |node| shard.finish(node, &Access::new(&ordinal)));
-        shard.with_claimed_key(node.get(), |key| each(key, value));
-        true
+        let called = catch_unwind(AssertUnwindSafe(|| shard.with_claimed_key(&node, |key| each(key, value))));
+        shard.finish(node, &Access::new(&ordinal));
+        called.map_or_else(|panic| resume_unwind(panic), |()| true)
     }
 
     /// Ends everything; see [`Scheduler::close`](crate::Scheduler::close). Does not join the workers.
@@ -262,11 +262,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             unsafe { shard.drop_leftover_keys() };
         }
     }
-}
 
-/// Timers whose callbacks were still on their way when the scheduler went drop their keys themselves.
-impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
-    /// `nodes` are finished.
+    /// Timers whose callbacks were still on their way when the scheduler went drop their keys themselves. `nodes` are finished.
     pub(crate) fn drop_keys_of(&self, shard: usize, nodes: &[u32]) {
         if !nodes.is_empty() && self.abandoned.is_set() {
             // SAFETY: the flag says that nobody looks a key up any more.
@@ -335,25 +332,4 @@ fn wait_for_readers() -> Option<ReadersGone> {
         pause = (2 * pause).min(Duration::from_millis(1));
     }
     Some(ReadersGone)
-}
-
-/// Runs `last` on `held` when dropped, also while unwinding.
-struct ScopeGuard<T, F: FnMut(T)>(Option<T>, F);
-
-fn scopeguard<T, F: FnMut(T)>(held: T, last: F) -> ScopeGuard<T, F> {
-    ScopeGuard(Some(held), last)
-}
-
-impl<T, F: FnMut(T)> ScopeGuard<T, F> {
-    fn get(&self) -> &T {
-        self.0.as_ref().expect("taken by drop only")
-    }
-}
-
-impl<T, F: FnMut(T)> Drop for ScopeGuard<T, F> {
-    fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            (self.1)(held);
-        }
-    }
 }

@@ -5,22 +5,14 @@ use crate::counters::Event;
 use crate::service::Core;
 use crate::shard::{Access, Due, Identity, Purpose, Shard, Tick};
 use crate::thread;
+use crossbeam_utils::CachePadded;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The way from a timer's handle to its scheduler.
-pub(crate) type Link<K, V> = Arc<LinkTarget<K, V>>;
-
-/// In an allocation of its own, so that handles of different stripes count on different cache lines.
-#[repr(align(128))]
-pub(crate) struct LinkTarget<K: Eq + Send + Sync + 'static, V: Send + 'static>(Arc<Core<K, V>>);
-
-impl<K: Eq + Send + Sync + 'static, V: Send + 'static> From<Arc<Core<K, V>>> for LinkTarget<K, V> {
-    fn from(core: Arc<Core<K, V>>) -> Self {
-        Self(core)
-    }
-}
+/// The way from a timer's handle to its scheduler: in an allocation of its own, so that handles of different stripes count on different
+/// cache lines.
+pub(crate) type Link<K, V> = Arc<CachePadded<Arc<Core<K, V>>>>;
 
 /// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle).
 ///
@@ -75,7 +67,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     }
 
     fn core(&self) -> &Arc<Core<K, V>> {
-        &self.link.0
+        &self.link
     }
 
     fn shard(&self) -> &Shard<K, V> {

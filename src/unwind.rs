@@ -1,13 +1,31 @@
-//! A panic that passes a handle by breaks nothing: no call leaves anything half done, and the user's code that may panic is called
+//! Panics of the user's code.
+//!
+//! One that passes a handle by breaks nothing: no call leaves anything half done, and the user's code that may panic is called
 //! between steps, or caught. The compiler cannot see that, because behind the handles are callbacks, which may hold anything.
 
 use crate::executor::Job;
 use crate::manual::ManualClock;
 use crate::rotating::TimeCacheMap;
 use crate::scheduler::{Scheduler, WeakScheduler};
+use crate::shard::shielded;
 use crate::timer::Timer;
 use std::hash::Hash;
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
+
+/// Runs code of the user's that is not a timer's. `None`: it panicked, and what it threw is dropped.
+pub(crate) fn caught<R>(run: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(drop_quietly).ok()
+}
+
+/// Runs what may panic though nobody is left whom that would concern.
+pub(crate) fn quietly(run: impl FnOnce()) {
+    let _ = shielded(run);
+}
+
+/// Drops something of the user's, whose destructor may panic.
+pub(crate) fn drop_quietly<T>(dropped: T) {
+    quietly(|| drop(dropped));
+}
 
 impl UnwindSafe for Job {}
 

@@ -16,11 +16,12 @@ pub use builder::{Builder, CacheError};
 pub use loader::LoadError;
 pub use stats::{Cause, Stats};
 
-use crate::callback::caught;
+use crate::unwind::caught;
 use entry::Entry;
 use hashed::{Hashed, Sought};
 use lifetime::Lifetime;
 use loader::{Loads, Outcome, Part, Turn};
+use std::any::Any;
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -28,6 +29,7 @@ use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 use store::{Published, Store, Timers};
 
@@ -365,7 +367,8 @@ where
             return None;
         }
         let mut replaced = None;
-        self.publish(&entry, &mut replaced, |replaced| self.store.publish(&entry, replaced));
+        let published = self.publish(|| self.store.publish(&entry, &mut replaced));
+        published.unwrap_or_else(|panic| self.undo(&entry, replaced, panic));
         self.take_place(&entry, replaced)
     }
 
@@ -389,13 +392,19 @@ where
         }
         let mut replaced = None;
         let now = self.timers.now();
-        let publish = |replaced: &mut _| self.store.publish_if_free(&entry, now, replaced);
-        if self.publish(&entry, &mut replaced, publish) == Published::NoRoom {
-            if self.timers.cancel(&entry.id).is_none() {
-                // It has expired meanwhile, and is counted as such.
-                self.store.count_insertion();
+        match self.publish(|| self.store.publish_if_free(&entry, now, &mut replaced)) {
+            Ok(Published::Yes) => {}
+            Ok(Published::NoRoom) => {
+                if self.timers.cancel(&entry.id).is_none() {
+                    // It has expired meanwhile, and is counted as such.
+                    self.store.count_insertion();
+                }
+                return self.give_way(&entry.key, value, turn);
             }
-            return self.give_way(&entry.key, value, turn);
+            Err(panic) => {
+                drop(turn);
+                self.undo(&entry, replaced, panic)
+            }
         }
         let is_valid = turn.finish(outcome);
         let take_out = || {
@@ -415,24 +424,21 @@ where
         value
     }
 
-    /// Publishes an entry whose timer runs.
-    fn publish(
-        &self,
-        entry: &Entry<K, V>,
-        replaced: &mut Option<u64>,
-        publish: impl FnOnce(&mut Option<u64>) -> Published,
-    ) -> Published {
-        let published = catch_unwind(AssertUnwindSafe(|| publish(replaced)));
+    /// Publishes an entry whose timer runs. A key may panic in between: `undo` follows.
+    fn publish(&self, publish: impl FnOnce() -> Published) -> thread::Result<Published> {
+        let published = catch_unwind(AssertUnwindSafe(publish));
         if !matches!(published, Ok(Published::NoRoom)) {
             self.store.count_insertion();
         }
-        published.unwrap_or_else(|panic| {
-            // A key's: nobody else would end the entry before its time, nor the one in whose place it may have come.
-            for (id, cause) in [(Some(entry.id), Cause::Removed), (*replaced, Cause::Replaced)] {
-                let _ = caught(|| self.end(id?, cause, drop));
-            }
-            resume_unwind(panic)
-        })
+        published
+    }
+
+    /// Nobody else would end the entry before its time, nor the one in whose place it may have come.
+    fn undo(&self, entry: &Entry<K, V>, replaced: Option<u64>, panic: Box<dyn Any + Send>) -> ! {
+        for (id, cause) in [(Some(entry.id), Cause::Removed), (replaced, Cause::Replaced)] {
+            let _ = caught(|| self.end(id?, cause, drop));
+        }
+        resume_unwind(panic)
     }
 
     /// An entry was published: ends the one that was there before, whose value comes back, and who must go for it.

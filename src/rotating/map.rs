@@ -30,7 +30,8 @@ pub struct RotatingMap<K, V> {
 
 impl<K, V> fmt::Debug for RotatingMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.buckets.iter().map(HashMap::len)).finish()
+        let lens: Vec<_> = self.buckets.iter().map(HashMap::len).collect();
+        f.debug_struct("RotatingMap").field("bucket_lens", &lens).finish_non_exhaustive()
     }
 }
 
@@ -63,7 +64,7 @@ impl<K, V> RotatingMap<K, V> {
 
     /// What the next rotation will take out, in no order.
     pub fn oldest(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.buckets.iter().last().into_iter().flatten()
+        self.buckets.back().into_iter().flatten()
     }
 
     /// Takes the oldest bucket off and puts an empty one in front. The entries of the one that is off, in no order.

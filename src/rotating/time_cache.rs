@@ -10,11 +10,11 @@
 use super::error::RotatingError;
 use super::map::RotatingMap;
 use crate::builder::Pinning;
-use crate::callback::caught;
 use crate::close::Close;
 use crate::executor::Executor;
 use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
+use crate::unwind::caught;
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -31,8 +31,8 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// For many threads; each call takes one short lock and looks into up to k buckets. Buckets that expire are handed to a
 /// callback, one call for each that is not empty, in order, on a thread of the map's own: at most one tick of 1 ms and the
 /// thread's wake-up late, and after the callback for the bucket before. No entry is seen when its time is over, be the
-/// callback late or not. A callback that panics stops nothing: the panic is counted. If it uses the map, let it hold a
-/// [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep the map for ever.
+/// callback late or not. A callback that panics stops nothing: the panic is counted. It may use the map, other than a key's `Hash` and
+/// `Eq`, which run within that lock; let it hold a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep the map for ever.
 ///
 /// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at (for which nobody waits in a
 /// callback of whatever map or scheduler); what is in it is dropped, with no call.
@@ -75,7 +75,7 @@ struct State<K, V> {
 
 impl<K, V> fmt::Debug for TimeCacheMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeCacheMap").field("buckets", &self.shared.lock().map).finish_non_exhaustive()
+        f.debug_struct("TimeCacheMap").field("map", &self.shared.lock().map).finish_non_exhaustive()
     }
 }
 
