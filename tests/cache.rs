@@ -65,7 +65,7 @@ fn an_entry_is_there_until_its_deadline_and_not_a_nanosecond_longer() {
 /// The TTL maps with a cached clock read up to a second behind.
 #[test]
 fn no_expired_value_is_to_be_seen_not_even_within_the_tick() {
-    let builder = Cache::builder(SECOND).jitter(0.0).tick(HOUR);
+    let builder = Numbers::builder(SECOND).jitter(0.0).tick(HOUR);
     let (cache, clock) = builder.build_manual().unwrap();
     (1..5).for_each(|key| ignore(cache.insert(key, 10)));
     clock.advance(SECOND);
@@ -139,7 +139,7 @@ fn a_late_callback_of_an_old_timer_leaves_the_newer_value_alone() {
     let executor = Executor::custom(move |job| drop(sender.send(job)));
     let log = Log::default();
     let writer = Arc::clone(&log);
-    let cache = Cache::builder(ms(1)).executor(executor).tick(MS);
+    let cache = Numbers::builder(ms(1)).executor(executor).tick(MS);
     let cache = cache.listener(move |&key, &value, cause| lock(&writer).push((key, value, cause))).build().unwrap();
     cache.insert(1, 10);
     let late = jobs.recv_timeout(PATIENCE).expect("the timer fires");
@@ -158,7 +158,7 @@ fn a_stall_makes_nothing_late_that_comes_after_it() {
         stalled.pass();
         job.run();
     });
-    let cache = Cache::builder(ms(5)).jitter(0.0).tick(MS).executor(executor).build().unwrap();
+    let cache = Numbers::builder(ms(5)).jitter(0.0).tick(MS).executor(executor).build().unwrap();
     let opener = Opener(&gate);
     cache.insert(0, 0);
     eventually("the worker is stalled", || gate.arrived() == 1);
@@ -172,14 +172,14 @@ fn a_stall_makes_nothing_late_that_comes_after_it() {
 
 #[test]
 fn entries_that_were_put_in_together_do_not_expire_together() {
-    let (cache, clock) = Cache::builder(100 * SECOND).build_manual().unwrap();
+    let (cache, clock) = Numbers::builder(100 * SECOND).build_manual().unwrap();
     (0..1_000).for_each(|key| ignore(cache.insert_with_ttl(key, key, 100 * SECOND)));
     clock.advance(95 * SECOND - MS);
     assert_eq!(cache.len(), 1_000);
     let moments = std::iter::from_fn(|| clock.advance_to_next()).count();
     assert!(moments > 400, "{moments} moments of 1,000 ticks");
     assert_eq!(cache.len(), 0);
-    let (cache, clock) = Cache::builder(100 * SECOND).build_manual().unwrap();
+    let (cache, clock) = Numbers::builder(100 * SECOND).build_manual().unwrap();
     (0..1_000).for_each(|key| ignore(cache.insert(key, key)));
     clock.advance(105 * SECOND + 10 * MS);
     assert_eq!(cache.len(), 0, "5 % more at most");
@@ -189,7 +189,7 @@ fn entries_that_were_put_in_together_do_not_expire_together() {
 
 #[test]
 fn no_timer_outlives_its_entry() {
-    let builder = Cache::builder(HOUR).jitter(0.0).limit(1);
+    let builder = Numbers::builder(HOUR).jitter(0.0).limit(1);
     let (cache, clock) = builder.build_manual().unwrap();
     cache.insert(1, 10);
     cache.insert(2, 20);
@@ -239,7 +239,7 @@ fn clearing_clones_no_value() {
             unreachable!("nobody gets the value")
         }
     }
-    let cache = Cache::builder(HOUR).build().unwrap();
+    let cache = Cache::<u64, _>::builder(HOUR).build().unwrap();
     (0..3).for_each(|key| ignore(cache.insert(key, Precious)));
     cache.clear();
     assert_eq!((cache.len(), cache.stats().removed), (0, 3));
@@ -251,7 +251,7 @@ fn a_listener_may_use_the_cache() {
     within(PATIENCE, "a listener that inserts", || {
         let own = Arc::new(OnceLock::<Weak<Numbers>>::new());
         let seen = Arc::clone(&own);
-        let builder = Cache::builder(SECOND).jitter(0.0).limit(2).listener(move |&key, &value, cause| {
+        let builder = Numbers::builder(SECOND).jitter(0.0).limit(2).listener(move |&key, &value, cause| {
             let cache = seen.get().and_then(Weak::upgrade).expect("the cache is there");
             if cause == Cause::Expired || cause == Cause::Removed {
                 cache.insert(key, value + 1);
@@ -317,17 +317,17 @@ fn a_panicking_listener_stops_nothing() {
 
 #[test]
 fn the_least_recently_used_entry_makes_room() {
-    let cache = Cache::builder(HOUR).limit(2).build().unwrap();
-    cache.insert("a", 1);
-    cache.insert("b", 2);
-    assert_eq!(cache.get("a"), Some(1));
-    cache.insert("d", 4);
-    assert_eq!(["a", "b", "d"].map(|key| cache.contains(key)), [true, false, true]);
+    let cache = Numbers::builder(HOUR).limit(2).build().unwrap();
+    cache.insert(1, 10);
+    cache.insert(2, 20);
+    assert_eq!(cache.get(&1), Some(10));
+    cache.insert(4, 40);
+    assert_eq!([1, 2, 4].map(|key| cache.contains(&key)), [true, false, true]);
 }
 
 #[test]
 fn a_look_without_a_use_keeps_nothing_and_a_replacement_needs_no_room() {
-    let cache = Cache::builder(HOUR).limit(3).build().unwrap();
+    let cache = Numbers::builder(HOUR).limit(3).build().unwrap();
     (1..=3).for_each(|key| ignore(cache.insert(key, key)));
     assert!(cache.contains(&1));
     assert_eq!(cache.insert(2, 20), Some(2), "a use, and no room");
@@ -341,7 +341,7 @@ fn a_look_without_a_use_keeps_nothing_and_a_replacement_needs_no_room() {
 #[test]
 fn the_order_of_use_is_exact_for_one_thread() {
     for limit in [1, 2, 10, 1_000] {
-        let cache = Cache::builder(HOUR).limit(limit).build().unwrap();
+        let cache = Numbers::builder(HOUR).limit(limit).build().unwrap();
         let mut used = Vec::new();
         let mut random = Random::new(limit as u64);
         for round in 0..300 {
@@ -369,7 +369,7 @@ fn the_order_of_use_is_exact_for_one_thread() {
 #[test]
 fn the_order_of_use_is_exact_among_a_thousand_and_twenty_four_that_were_read() {
     const READ: u64 = 1_024;
-    let cache = Cache::builder(HOUR).limit(READ as usize + 1).build().unwrap();
+    let cache = Numbers::builder(HOUR).limit(READ as usize + 1).build().unwrap();
     (0..=READ).for_each(|key| ignore(cache.insert(key, key)));
     (0..READ).for_each(|key| assert_eq!(cache.get(&key), Some(key)));
     cache.insert(READ + 1, 0);
@@ -380,7 +380,7 @@ fn the_order_of_use_is_exact_among_a_thousand_and_twenty_four_that_were_read() {
 #[test]
 fn beyond_a_thousand_reads_an_old_entry_goes() {
     const LIMIT: u64 = 5_000;
-    let cache = Cache::builder(HOUR).limit(LIMIT as usize).build().unwrap();
+    let cache = Numbers::builder(HOUR).limit(LIMIT as usize).build().unwrap();
     (0..LIMIT).for_each(|key| ignore(cache.insert(key, key)));
     (1_000..LIMIT).chain(0..1_000).for_each(|key| assert_eq!(cache.get(&key), Some(key)));
     cache.insert(LIMIT, LIMIT);
@@ -432,7 +432,7 @@ fn a_value_is_loaded_once_however_many_ask() {
 #[test]
 fn a_value_is_loaded_once_by_threads_in_a_rush() {
     for round in 0..500 {
-        let cache = Cache::builder(HOUR).build().unwrap();
+        let cache = Numbers::builder(HOUR).build().unwrap();
         let loads = AtomicU64::new(0);
         let barrier = std::sync::Barrier::new(4);
         thread::scope(|scope| {
@@ -571,7 +571,7 @@ fn a_load_does_not_undo_what_comes_after_it() {
 #[test]
 fn an_insertion_that_overtakes_what_was_loaded_stays() {
     // What has expired stays until the tick is over, so there is something to compare with.
-    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
+    let (cache, clock) = Cache::<_, u64>::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
     let cache = Arc::new(cache);
     cache.insert(Hooked(1), 4);
     clock.advance(2 * SECOND);
@@ -670,7 +670,7 @@ fn keys_are_looked_up_by_what_they_borrow_as() {
 
 #[test]
 fn a_value_is_dropped_when_its_entry_leaves_not_some_time_later() {
-    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).limit(2).build_manual().unwrap();
+    let (cache, clock) = Cache::<u64, _>::builder(SECOND).jitter(0.0).limit(2).build_manual().unwrap();
     let value = Arc::new(());
     let held = || Arc::strong_count(&value) - 1;
     cache.insert(1, Arc::clone(&value));
@@ -727,7 +727,11 @@ fn dropping_the_cache_leaves_nothing_behind() {
     for limit in [10, 10_000] {
         let alive = Arc::new(());
         let held = Arc::clone(&alive);
-        let cache = Cache::builder(HOUR).limit(limit).listener(move |_, _, _| drop(Arc::clone(&held))).build().unwrap();
+        let cache = Cache::<u64, _>::builder(HOUR)
+            .limit(limit)
+            .listener(move |_, _, _| drop(Arc::clone(&held)))
+            .build()
+            .unwrap();
         (0..100).for_each(|key| drop(cache.insert(key, Arc::clone(&alive))));
         drop(cache);
         eventually("all is gone", || Arc::strong_count(&alive) == 1);
@@ -741,7 +745,7 @@ fn a_cache_may_be_dropped_by_its_own_listener() {
         let (sender, dropped) = channel();
         let own = Arc::clone(&slot);
         let mut shut = lock(&slot);
-        let builder = Cache::builder(ms(2)).listener(move |_, _, _| {
+        let builder = Numbers::builder(ms(2)).listener(move |_, _, _| {
             drop(lock(&own).take().expect("the cache is in its place"));
             let _ = sender.send(());
         });
@@ -807,7 +811,7 @@ fn an_entry_that_expires_while_it_is_put_in_leaves_nothing_behind() {
 fn a_key_is_hashed_once_in_each_call() {
     const KEYS: u64 = 3_000;
     hush_callbacks();
-    let cache = Cache::builder(HOUR).limit(KEYS as usize / 2).build().unwrap();
+    let cache = Cache::<_, u64>::builder(HOUR).limit(KEYS as usize / 2).build().unwrap();
     (0..KEYS).for_each(|key| ignore(cache.insert(Hooked(key), key)));
     (0..KEYS).for_each(|key| ignore(cache.get(&Hooked(key))));
     (0..KEYS).for_each(|key| assert_eq!(cache.get_or_insert_with(Hooked(key), || key), key));
@@ -867,7 +871,7 @@ fn a_value_that_panics_while_it_is_replaced_costs_no_room() {
             assert!(!self.0, "on purpose");
         }
     }
-    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).limit(2).build_manual().unwrap();
+    let (cache, clock) = Cache::<u64, _>::builder(SECOND).jitter(0.0).tick(HOUR).limit(2).build_manual().unwrap();
     cache.insert(1, Bomb(true));
     clock.advance(SECOND);
     // It has expired, so it does not come back, but is dropped.
@@ -883,41 +887,22 @@ fn a_value_that_panics_while_it_is_replaced_costs_no_room() {
     assert_eq!(stats.inserted, ends_of(&stats) + stats.entries);
 }
 
-thread_local! {
-    /// What `Fragile::eq` panics at, from now on so many comparisons away.
-    static COMPARISONS_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// A key whose comparison may panic.
-struct Fragile(u64);
-
-impl Hash for Fragile {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
-
-impl PartialEq for Fragile {
-    fn eq(&self, other: &Self) -> bool {
-        let left = COMPARISONS_LEFT.get();
-        assert_ne!(left, Some(0), "on purpose");
-        COMPARISONS_LEFT.set(left.map(|left| left - 1));
-        self.0 == other.0
-    }
-}
-
-impl Eq for Fragile {}
-
-/// Nobody waits for ever, and no old answer stays.
+/// Nobody waits for ever, and no old answer stays. A listener hears of it only after those who wait: it may wait for them.
 #[test]
 fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
     hush_callbacks();
     within(PATIENCE, "loads of keys that panic", || {
         for panics in [true, false] {
             // What has expired stays until the tick is over, so there is something to compare with.
-            let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
+            let is_answered = Arc::new(AtomicBool::new(false));
+            let answered = Arc::clone(&is_answered);
+            let builder = Cache::builder(SECOND).jitter(0.0).tick(HOUR);
+            let builder = builder.listener(move |_: &Hooked, _: &u64, _| {
+                eventually("the other is answered", || answered.load(SeqCst));
+            });
+            let (cache, clock) = builder.build_manual().unwrap();
             let cache = Arc::new(cache);
-            cache.insert(Fragile(1), 4);
+            cache.insert(Hooked(1), 4);
             clock.advance(2 * SECOND);
             let gate = Arc::new(Gate::default());
             let opener = Opener(&gate);
@@ -926,71 +911,58 @@ fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
                 move || {
                     let load = || {
                         gate.pass();
-                        COMPARISONS_LEFT.set(panics.then_some(0));
+                        if panics {
+                            ON_EQ.set(Some(Box::new(|| panic!("on purpose"))));
+                        }
                         6
                     };
-                    catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(Fragile(1), load))).ok()
+                    catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(Hooked(1), load))).ok()
                 }
             });
             eventually("one is loading", || gate.arrived() == 1);
             let waiting = start({
                 let cache = Arc::clone(&cache);
-                move || cache.get_or_try_insert_with(Fragile(1), || Err::<u64, _>("nor here")).ok()
+                move || {
+                    let answer = cache.get_or_try_insert_with(Hooked(1), || Err::<u64, _>("nor here")).ok();
+                    is_answered.store(true, SeqCst);
+                    answer
+                }
             });
             eventually("the other has asked", || cache.stats().misses == 2);
             thread::sleep(50 * MS);
             drop(opener);
             let loaded = (!panics).then_some(6);
             assert_eq!((loading.recv().unwrap(), waiting.recv().unwrap()), (loaded, loaded));
-            assert_eq!(cache.get_or_insert_with(Fragile(1), || 5), loaded.unwrap_or(5), "the next one asks again");
+            assert_eq!(cache.get_or_insert_with(Hooked(1), || 5), loaded.unwrap_or(5), "the next one asks again");
+            assert_eq!(cache.stats().listener_panics, 0);
         }
     });
 }
 
 // Threads.
 
-/// A key whose comparison waits in front of a gate.
-#[derive(Clone)]
-struct Stalling {
-    id: u64,
-    gate: Option<Arc<Gate>>,
-}
-
-impl Hash for Stalling {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id.hash(state);
-    }
-}
-
-impl PartialEq for Stalling {
-    fn eq(&self, other: &Self) -> bool {
-        self.gate.iter().chain(&other.gate).for_each(|gate| gate.pass());
-        self.id == other.id
-    }
-}
-
-impl Eq for Stalling {}
-
 /// A writer that stands still in the middle of the map's work on the same key, and a listener that does.
 #[test]
 fn a_stalled_writer_stalls_no_reader() {
     let gate = Arc::new(Gate::default());
     let stuck = Arc::clone(&gate);
-    let builder = Cache::builder(HOUR).limit(10).listener(move |_: &Stalling, _: &u64, _| stuck.pass());
+    let builder = Cache::builder(HOUR).limit(10).listener(move |_: &Hooked, _: &u64, _| stuck.pass());
     let cache = Arc::new(builder.build().unwrap());
-    let key = |gate| Stalling { id: 1, gate };
-    cache.insert(key(None), 10);
+    cache.insert(Hooked(1), 10);
     let opener = Opener(&gate);
     let (writer, shut) = (Arc::clone(&cache), Arc::clone(&gate));
-    let inserted = start(move || writer.insert(Stalling { id: 1, gate: Some(shut) }, 11));
+    let inserted = start(move || {
+        ON_EQ.set(Some(Box::new(move || shut.pass())));
+        writer.insert(Hooked(1), 11)
+    });
     eventually("the writer is stalled", || gate.arrived() == 1);
     let (remover, reader) = (Arc::clone(&cache), Arc::clone(&cache));
-    assert_eq!(within(PATIENCE, "a read", move || reader.get(&Stalling { id: 1, gate: None })), Some(10));
-    cache.insert(Stalling { id: 2, gate: None }, 20);
-    let removed = start(move || remover.remove(&Stalling { id: 2, gate: None }));
+    assert_eq!(within(PATIENCE, "a read", move || reader.get(&Hooked(1))), Some(10));
+    cache.insert(Hooked(2), 20);
+    let removed = start(move || remover.remove(&Hooked(2)));
     eventually("the listener is stalled", || gate.arrived() == 2);
     let reader = Arc::clone(&cache);
-    let seen = within(PATIENCE, "a read", move || [1, 2].map(|id| reader.get(&Stalling { id, gate: None })));
+    let seen = within(PATIENCE, "a read", move || [1, 2].map(|id| reader.get(&Hooked(id))));
     assert_eq!(seen, [Some(10), None]);
     drop(opener);
     assert_eq!(inserted.recv_timeout(PATIENCE), Ok(Some(10)));
@@ -1001,24 +973,24 @@ fn a_stalled_writer_stalls_no_reader() {
 #[test]
 fn no_thread_ever_sees_an_expired_value_or_misses_one_that_is_not() {
     let ttl = ms(3);
-    let cache = Cache::builder(ttl).jitter(0.0).build().unwrap();
+    let cache = Numbers::builder(ttl).jitter(0.0).build().unwrap();
     thread::scope(|scope| {
         for key in 0..4 {
             let cache = &cache;
-            scope.spawn(move || (0..60).for_each(|_| follow(cache, key, ttl)));
+            scope.spawn(move || (0..60).for_each(|round| follow(cache, key, round, ttl)));
         }
     });
 }
 
-fn follow(cache: &Cache<u64, Instant>, key: u64, ttl: Duration) {
+fn follow(cache: &Numbers, key: u64, round: u64, ttl: Duration) {
     let before = Instant::now();
-    cache.insert(key, before);
+    cache.insert(key, round);
     let after = Instant::now();
     loop {
         let asked = Instant::now();
         match cache.get(&key) {
             Some(value) => {
-                assert_eq!(value, before);
+                assert_eq!(value, round);
                 assert!(asked < after + ttl, "stale by {:?}", asked - after - ttl);
             }
             None => {
@@ -1036,7 +1008,7 @@ fn threads_with_keys_of_their_own_get_the_answers_of_a_map() {
     const CALLERS: u64 = 3;
     const KEYS: u64 = 30_000;
     for limit in [CALLERS * KEYS, u64::MAX] {
-        let cache = Cache::builder(HOUR).limit(limit as usize).build().unwrap();
+        let cache = Numbers::builder(HOUR).limit(limit as usize).build().unwrap();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let call = |caller: u64| {
@@ -1072,7 +1044,7 @@ fn threads_with_keys_of_their_own_get_the_answers_of_a_map() {
 #[test]
 fn a_key_that_is_always_there_is_always_found() {
     const INSERTIONS: u64 = 600_000;
-    let cache = Cache::builder(HOUR).build().unwrap();
+    let cache = Numbers::builder(HOUR).build().unwrap();
     cache.insert(1, 0);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -1100,7 +1072,7 @@ fn what_an_executor_drops_is_not_to_be_seen() {
         let _ = sender.send(());
     });
     let value = Arc::new(());
-    let cache = Cache::builder(ms(1)).tick(MS).executor(executor).build().unwrap();
+    let cache = Cache::<u64, _>::builder(ms(1)).tick(MS).executor(executor).build().unwrap();
     cache.insert(1, Arc::clone(&value));
     jobs.recv_timeout(PATIENCE).expect("the timer fires");
     assert_eq!((cache.get(&1), cache.contains(&1), Arc::strong_count(&value)), (None, false, 1));
@@ -1114,7 +1086,7 @@ fn what_is_in_the_cache_goes_with_it_though_a_callback_is_late() {
     for limit in [None, Some(10)] {
         let (sender, late) = channel::<Job>();
         let executor = Executor::custom(move |job| drop(sender.send(job)));
-        let builder = Cache::builder(HOUR).tick(MS).executor(executor);
+        let builder = Cache::<u64, _>::builder(HOUR).tick(MS).executor(executor);
         let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
         let (cache, values) = (builder.build().unwrap(), Ledger::default());
         cache.insert_with_ttl(0, Arc::new(values.token(0)), MS);
@@ -1132,7 +1104,7 @@ fn what_is_in_the_cache_goes_with_it_though_a_callback_is_late() {
 fn what_expired_takes_no_room_though_its_callback_is_late() {
     let (sender, late) = channel::<Job>();
     let executor = Executor::custom(move |job| drop(sender.send(job)));
-    let cache = Cache::builder(ms(1)).limit(10).tick(MS).executor(executor).build().unwrap();
+    let cache = Numbers::builder(ms(1)).limit(10).tick(MS).executor(executor).build().unwrap();
     let mut jobs = Vec::new();
     for key in 0..40 {
         cache.insert(key, key);
@@ -1161,7 +1133,7 @@ fn what_expired_and_was_taken_out_takes_no_room_though_its_callback_is_late() {
     ] {
         let (sender, late) = channel::<Job>();
         let executor = Executor::custom(move |job| drop(sender.send(job)));
-        let cache = Cache::builder(HOUR).limit(2).tick(MS).executor(executor).build().unwrap();
+        let cache = Numbers::builder(HOUR).limit(2).tick(MS).executor(executor).build().unwrap();
         cache.insert(0, 0);
         cache.insert_with_ttl(1, 10, ms(1));
         let late = late.recv_timeout(PATIENCE).expect("the timer fires");
@@ -1191,28 +1163,22 @@ fn an_entry_that_expires_at_once_takes_no_room() {
 fn threads_do_not_exceed_the_limit_together() {
     const CALLERS: u64 = 3;
     const LIMIT: usize = 20;
-    struct Counted<'a>(&'a AtomicUsize);
-    impl Drop for Counted<'_> {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, SeqCst);
-        }
-    }
-    let alive: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+    let value = Arc::new(());
+    let alive = || Arc::strong_count(&value) - 1;
     let cache = Cache::builder(HOUR).limit(LIMIT).build().unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let insert = |caller: u64| {
             let mut random = Random::new(caller);
             for _ in 0..60_000 {
-                alive.fetch_add(1, SeqCst);
-                cache.insert(random.below(200), Arc::new(Counted(alive)));
+                drop(cache.insert(random.below(200), Arc::clone(&value)));
             }
         };
         let callers: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || insert(caller))).collect();
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !is_over.load(SeqCst) {
-                most = most.max(alive.load(SeqCst));
+                most = most.max(alive());
             }
             most
         });
@@ -1221,7 +1187,7 @@ fn threads_do_not_exceed_the_limit_together() {
         let most = watch.join().unwrap();
         assert!(most <= LIMIT + 2 * CALLERS as usize, "{most} values");
     });
-    assert_eq!((cache.len(), alive.load(SeqCst)), (LIMIT, LIMIT));
+    assert_eq!((cache.len(), alive()), (LIMIT, LIMIT));
 }
 
 /// Every value that was put in leaves once, by one cause, or is still there; and who takes it out gets it.
@@ -1237,7 +1203,7 @@ fn every_value_leaves_once(limit: Option<usize>, ttl: Duration) {
     let heard = Arc::new(Ends::new(4 * EACH as usize));
     let by_cause = Arc::new([const { AtomicU64::new(0) }; 4]);
     let (ends, causes) = (Arc::clone(&heard), Arc::clone(&by_cause));
-    let builder = Cache::builder(ttl).tick(Duration::from_micros(50)).shards(2);
+    let builder = Numbers::builder(ttl).tick(Duration::from_micros(50)).shards(2);
     let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
     let cache = builder.listener(move |_: &u64, &value: &u64, cause| {
         ends.note(value);
