@@ -1,5 +1,6 @@
 //! What can go wrong, and what comes back then.
 
+use crate::shard::Refused;
 use std::fmt;
 use std::time::Duration;
 
@@ -74,6 +75,15 @@ impl<K, V> fmt::Display for ScheduleError<K, V> {
 }
 
 impl<K, V> std::error::Error for ScheduleError<K, V> {}
+
+impl<K, V> From<Refused<K, V>> for ScheduleError<K, V> {
+    fn from(refused: Refused<K, V>) -> Self {
+        match refused {
+            Refused::Exhausted(key, value) => Self::Full(key, value),
+            Refused::Sealed(key, value) => Self::Closed(key, value),
+        }
+    }
+}
 
 /// Why a scheduler could not be built. Nothing is left running (but for threads that have been told to end).
 #[derive(Debug)]

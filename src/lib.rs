@@ -51,6 +51,7 @@ mod fanout;
 mod flags;
 mod growth;
 mod handout;
+mod if_absent;
 mod lateness;
 mod manual;
 mod periodic;

@@ -12,7 +12,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
 use crate::service::Core;
-use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Refused, Repeats, Shard, Spot, Started, Tick};
+use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
 use crate::stats::Stats;
 use crate::thread;
 use crate::timer::{Home, Link, Timer};
@@ -206,10 +206,38 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        let (home, (identity, replaced)) =
-            self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))?;
+        self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
+            .map(|started| self.with_handle(started))
+    }
+
+    /// As [`schedule_at`](Self::schedule_at), and returns a handle, as [`schedule_with_handle`](Self::schedule_with_handle) does.
+    ///
+    /// # Errors
+    /// As [`schedule_with`](Self::schedule_with).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let noon = clock.now() + Duration::from_secs(1);
+    /// let (_, timer) = scheduler.schedule_at_with_handle(7, (), noon).expect("it is open and not full");
+    /// assert_eq!(timer.remaining(), Some(Duration::from_secs(1)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    #[expect(clippy::type_complexity, reason = "as for `schedule_with_handle`")]
+    pub fn schedule_at_with_handle(
+        &self,
+        key: K,
+        value: V,
+        deadline: Instant,
+    ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
+        self.start(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
+            .map(|started| self.with_handle(started))
+    }
+
+    fn with_handle(&self, (home, (identity, replaced)): (Home, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        Ok((replaced, Timer::new(Arc::clone(link), home, identity)))
+        (replaced, Timer::new(Arc::clone(link), home, identity))
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -402,9 +430,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let has_room = !replaces && core.capacity.take(access.ordinal);
         if !has_room && !replaces {
             count(Event::Rejected);
-            // A shard that was closed meanwhile has no such key either.
-            let is_closed = core.is_closed();
-            return Err(if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) });
+            return Err(self.no_room(key, value));
         }
         match shard.schedule(spot, key, value, due, repeats, access) {
             Ok(Started { identity, replaced, others }) => {
@@ -422,12 +448,47 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             Err(refused) => {
                 core.capacity.give(access.ordinal, usize::from(has_room));
                 count(Event::Rejected);
-                Err(match refused {
-                    Refused::Exhausted(key, value) => ScheduleError::Full(key, value),
-                    Refused::Sealed(key, value) => ScheduleError::Closed(key, value),
-                })
+                Err(refused.into())
             }
         }
+    }
+
+    /// Starts a timer at a place and a time that are known, if there is none of this key. Else its value comes back.
+    pub(crate) fn start_if_absent_at(
+        &self,
+        place: Place<'_, K, V>,
+        key: K,
+        value: V,
+        due: Due,
+        access: &mut Access,
+    ) -> Result<Option<V>, ScheduleError<K, V>> {
+        let core = &*self.0.core;
+        let count = |event| core.counters.add(access.ordinal, event, 1);
+        let Place { shard, spot, .. } = place;
+        let is_closed = core.is_closed();
+        if !is_closed && shard.holds(spot, |other| *other == key, access) {
+            return Ok(Some(value));
+        }
+        if is_closed || !core.capacity.take(access.ordinal) {
+            count(Event::Rejected);
+            return Err(self.no_room(key, value));
+        }
+        let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), access);
+        match started {
+            Ok(None) => count(Event::Scheduled),
+            Ok(Some(_)) => core.capacity.give(access.ordinal, 1),
+            Err(_) => {
+                core.capacity.give(access.ordinal, 1);
+                count(Event::Rejected);
+            }
+        }
+        started.map_err(ScheduleError::from)
+    }
+
+    /// Why there was none: a scheduler that was closed meanwhile has no such key either.
+    fn no_room(&self, key: K, value: V) -> ScheduleError<K, V> {
+        let is_closed = self.0.core.is_closed();
+        if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) }
     }
 
     /// A replacement takes the room of the timer that it replaces.

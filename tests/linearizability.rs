@@ -46,6 +46,12 @@ enum Call {
         due: Due,
         replaced: Option<u64>,
     },
+    /// Starts a timer, or gives way to one that is there.
+    Begin {
+        value: u64,
+        due: Due,
+        gave_way: bool,
+    },
     Take {
         value: Option<u64>,
     },
@@ -115,6 +121,9 @@ fn apply(state: State, call: Call) -> Option<State> {
     let is = |value| matches!(state, State::Pending(own, _) | State::Firing(own, _) if own == value);
     let (fits, after) = match call {
         Call::Schedule { value, due, replaced } => (replaced == pending, State::Pending(value, due)),
+        Call::Begin { value, due, gave_way } => {
+            (gave_way == (state != State::Absent), if gave_way { state } else { State::Pending(value, due) })
+        }
         Call::Take { value } => (value == pending, State::Absent),
         Call::Reschedule { due, moved } => (moved == (state != State::Absent), state.moved(due)),
         Call::TakeThis { value, taken } => {
@@ -282,6 +291,11 @@ impl Batch {
             (7 | 8, Some((of, value, timer))) if *of == key => {
                 Call::RescheduleThis { value: *value, due, moved: timer.reschedule(delay) }
             }
+            (5, _) => {
+                let given = scheduler.schedule_if_absent(key, (value, 0), delay).expect("open and not full");
+                assert!(given.is_none_or(|(own, _)| own == value), "who gives way has his own value back");
+                Call::Begin { value, due, gave_way: given.is_some() }
+            }
             (0..=6, own) => {
                 let (replaced, timer) =
                     scheduler.schedule_with_handle(key, (value, 0), delay).expect("open and not full");
@@ -340,7 +354,7 @@ fn id_of(value: Option<Value>) -> Option<u64> {
 
 /// When the call began that started a timer.
 fn start_of(calls: &[Event], value: u64) -> u64 {
-    let started = |event: &&Event| matches!(event.call, Call::Schedule { value: own, .. } if own == value);
+    let started = |event: &&Event| matches!(event.call, Call::Schedule { value: own, .. } | Call::Begin { value: own, .. } if own == value);
     calls.iter().find(started).expect("only what was scheduled fires").begun
 }
 

@@ -63,6 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (key(), span()).prop_map(|(key, span)| Op::ScheduleAt(key, span)),
         2 => (key(), span()).prop_map(|(key, span)| Op::SchedulePast(key, span)),
         6 => (key(), delay()).prop_map(|(key, span)| Op::ScheduleWithHandle(key, span)),
+        4 => (key(), delay(), reaction()).prop_map(|(key, span, reaction)| Op::ScheduleIfAbsent(key, span, reaction)),
         8 => (key(), delay(), missed(), reaction())
             .prop_map(|(key, span, missed, reaction)| Op::ScheduleEvery(key, span, missed, reaction)),
         12 => (key(), delay()).prop_map(|(key, span)| Op::Reschedule(key, span)),

@@ -377,6 +377,23 @@ fn schedule_during_a_run_starts_a_new_timer_in_its_place() {
 }
 
 #[test]
+fn a_timer_that_fires_and_may_come_back_is_there_until_it_is_ended() {
+    let (scheduler, clock) = rearming(|scheduler, value| {
+        if *value == 7 {
+            assert_eq!(scheduler.schedule_if_absent(1, 8, MS * 5).unwrap(), Some(8));
+            assert_eq!(scheduler.cancel(&1), None, "its value is in use");
+            assert_eq!(scheduler.schedule_if_absent(1, 9, MS * 5).unwrap(), None);
+            assert_eq!(scheduler.schedule_if_absent(1, 10, MS * 5).unwrap(), Some(10));
+        }
+        Next::After(MS)
+    });
+    scheduler.schedule_with(1, 7, MS).unwrap();
+    assert_eq!(clock.advance(MS * 3), 1, "the old one does not come back");
+    assert_eq!(scheduler.cancel(&1), Some(9));
+    assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
+#[test]
 fn a_callback_that_panics_has_answered_done() {
     let (scheduler, clock) = rearming(|_, _| panic!("on purpose"));
     scheduler.schedule_with(1, 7, MS).unwrap();

@@ -303,6 +303,39 @@ fn promise_04_exact_answers_of_schedule() {
     });
 }
 
+/// Of many who start a timer of one key if there is none, one does, and each of the others has his own value back.
+#[test]
+fn promise_04_exact_answers_of_schedule_if_absent() {
+    const KEYS: u64 = 20_000;
+    let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: u64| {}).expect("in range");
+    let starter: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    // Four calls on each key, by whoever comes: so callers meet.
+    let (next, gave_way) = (AtomicU64::new(0), AtomicU64::new(0));
+    let number = || Some(next.fetch_add(1, SeqCst)).filter(|&number| number < 4 * KEYS);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(number) = number() {
+                    let (key, own) = (number / 4, number + 1);
+                    match scheduler.schedule_if_absent(key, own, HOUR).expect("it is open and not full") {
+                        None => assert_eq!(starter[key as usize].swap(own, SeqCst), 0, "two have started {key}"),
+                        Some(value) => {
+                            assert_eq!(value, own);
+                            gave_way.fetch_add(1, SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((scheduler.len() as u64, gave_way.into_inner()), (KEYS, 3 * KEYS));
+    for (key, starter) in (0..).zip(&starter) {
+        assert_eq!(scheduler.cancel(&key), Some(starter.load(SeqCst)));
+    }
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled, stats.replaced, stats.rejected), (KEYS, 0, 0));
+}
+
 /// Of many who cancel one timer, one gets it; also through handles and by `expire_now`.
 #[test]
 fn promise_04_exact_answers_of_rivals() {
@@ -914,6 +947,28 @@ fn promise_10_replacing_takes_no_room_from_others() {
 }
 
 #[test]
+fn promise_10_giving_way_takes_no_room() {
+    let scheduler = Scheduler::builder().capacity(2).build(|_: &u64, ()| {}).expect("in range");
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..30_000 {
+                    // Others may be about to give way, and then it may be full for a moment.
+                    if matches!(scheduler.schedule_if_absent(1, (), HOUR), Ok(None)) {
+                        ignore(scheduler.cancel(&1));
+                    }
+                }
+            });
+        }
+    });
+    assert!(scheduler.is_empty());
+    schedule(&scheduler, 1, HOUR);
+    schedule(&scheduler, 2, HOUR);
+    assert_eq!(scheduler.schedule_if_absent(1, (), HOUR), Ok(Some(())), "there is one");
+    assert!(scheduler.schedule_if_absent(3, (), HOUR).is_err_and(|error| error.is_full()));
+}
+
+#[test]
 fn promise_10_a_cancelled_value_is_back_at_once() {
     let values = Ledger::default();
     let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u64, _| {}).expect("in range");
@@ -1076,6 +1131,8 @@ fn promise_12_after_close_every_call_answers_as_on_an_empty_scheduler() {
         assert!(refused.is_closed() && matches!(refused, ScheduleError::Closed(1, ())));
         assert!(scheduler.schedule_at(1, (), Instant::now()).is_err_and(|error| error.is_closed()));
         assert!(scheduler.schedule_with_handle(1, (), MS).is_err_and(|error| error.is_closed()));
+        assert!(scheduler.schedule_at_with_handle(1, (), Instant::now()).is_err_and(|error| error.is_closed()));
+        assert!(scheduler.schedule_if_absent(1, (), MS).is_err_and(|error| error.is_closed()));
         assert!(!scheduler.reschedule(&1, MS) && !scheduler.reschedule_at(&1, Instant::now()));
         assert!(scheduler.cancel(&1).is_none() && !scheduler.contains(&1) && scheduler.remaining(&1).is_none());
         assert!(!scheduler.expire_now(&1) && scheduler.is_empty() && scheduler.is_closed());
@@ -1086,7 +1143,7 @@ fn promise_12_after_close_every_call_answers_as_on_an_empty_scheduler() {
             let closed = scheduler.close(again);
             assert_eq!((closed.discarded, closed.fired, closed.returned.len()), (0, 0, 0));
         }
-        assert_eq!(scheduler.stats().rejected, 3);
+        assert_eq!(scheduler.stats().rejected, 5);
     }
 }
 

@@ -34,6 +34,7 @@ fn act(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
             timer.cancel();
         }
         scheduler.contains(&name);
+        let _ = scheduler.schedule_if_absent(name.clone(), Counted::new(alive), MS);
         let _ = scheduler.schedule_with(name.clone(), Counted::new(alive), MS);
         scheduler.cancel(&key((salt + n + 1) % 2));
     }
@@ -46,6 +47,7 @@ fn act_on_repeating(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
         let name = key((salt + n) % 2);
         let _ = scheduler.schedule_every(name.clone(), Counted::new(alive), MS, missed);
         scheduler.expire_now(&name);
+        let _ = scheduler.schedule_if_absent(name.clone(), Counted::new(alive), MS);
         scheduler.reschedule(&name, MS);
         scheduler.cancel(&key((salt + n + 1) % 2));
     }

@@ -321,6 +321,14 @@ impl<'a> Caller<'a> {
                 replaced
             }),
             1 => self.scheduler.schedule_at(key, value, Instant::now() + delay),
+            2 if id < self.world.settings.keys => match self.scheduler.schedule_if_absent(key, value, delay) {
+                Ok(Some(value)) => {
+                    assert_eq!(value.number, number, "who gives way has his own value back");
+                    self.world.end(&value);
+                    return None;
+                }
+                result => result,
+            },
             _ => self.scheduler.schedule_with(key, value, delay),
         };
         self.scheduled(number, result)

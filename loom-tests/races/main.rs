@@ -16,6 +16,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
+mod absent;
 mod cancel;
 mod capacity;
 mod close;

@@ -15,9 +15,10 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 15] = [
     ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
+    ("src/shard/ends.rs", include_str!("../../src/shard/ends.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
     ("src/shard/link.rs", include_str!("../../src/shard/link.rs")),
@@ -27,6 +28,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("src/shard/period.rs", include_str!("../../src/shard/period.rs")),
     ("src/shard/segments.rs", include_str!("../../src/shard/segments.rs")),
     ("src/shard/slab.rs", include_str!("../../src/shard/slab.rs")),
+    ("src/shard/succession.rs", include_str!("../../src/shard/succession.rs")),
     ("src/shard/tick.rs", include_str!("../../src/shard/tick.rs")),
     ("src/shard/word.rs", include_str!("../../src/shard/word.rs")),
 ];

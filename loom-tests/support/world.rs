@@ -208,6 +208,24 @@ impl<K: Named> World<K> {
         }
     }
 
+    /// The value, if there is a timer of the key.
+    pub(crate) fn schedule_if_absent(
+        &self,
+        thread: u32,
+        key: u32,
+        value: u32,
+        tick: u64,
+    ) -> Result<Option<u32>, Sealed> {
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
+        let mut access = Access::new(&ordinal);
+        let value = Value::new(value);
+        match self.shard.schedule_if_absent(spot, K::new(key), value, due(tick), Repeats::Never, &mut access) {
+            Ok(given) => Ok(given.map(|value| value.name)),
+            Err(Refused::Sealed(..)) => Err(Sealed),
+            Err(Refused::Exhausted(..)) => panic!("a model does not fill 2^28 nodes"),
+        }
+    }
+
     /// Schedules, whatever that replaces.
     pub(crate) fn start(&self, thread: u32, key: u32, value: u32, tick: u64) {
         self.schedule(thread, key, value, tick).expect("not sealed");

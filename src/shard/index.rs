@@ -14,9 +14,9 @@
 //!   others meanwhile start from the parent bucket, a little further away, and wait for nobody.
 //! - **Membership is decided by the timer word, not by the list.** A node may be in the list dead or tentative.
 //!   At most one node of a key is pending.
-//! - **Inserting never fails.** A new node goes in front of all nodes of equal order, tentative; then the older timers of
-//!   the same key behind it are ended in its name (`resolve`, by its author or by anyone who meets it), then it is
-//!   published. The order in the list decides who replaces whom, so two inserts of one key need no further arbiter.
+//! - **Inserting never fails.** A new node goes in front of all nodes of equal order, tentative; then its author, or anyone who meets it,
+//!   ends the older timers of the same key behind it in its name, and publishes it (`succession.rs`). The order in the list decides
+//!   who replaces whom, so two inserts of one key need no further arbiter.
 //!
 //! Invariants:
 //! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
@@ -30,8 +30,9 @@ use super::bucket::{BUCKET_BITS_MAX, bucket_among, parent_of, start_of};
 use super::link::{AtomicLink, Link, Order};
 use super::segments::Segments;
 use super::slab::{Node, Slab};
-use super::word::{End, State, Word};
-use super::{Access, PREFETCH_AHEAD, shielded};
+use super::succession::{claim_any, help};
+use super::word::{State, Word};
+use super::{Access, PREFETCH_AHEAD};
 use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS};
 use crate::sync::{AtomicU32, Ordering};
 use Ordering::Relaxed;
@@ -68,7 +69,7 @@ impl Spot<'_> {
     }
 
     #[inline]
-    fn order(self) -> Order {
+    pub(super) fn order(self) -> Order {
         Link::to_node(self.hash, 0).order()
     }
 }
@@ -77,7 +78,14 @@ impl Spot<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Position<'a> {
     at: &'a AtomicLink,
-    link: Link,
+    pub(super) link: Link,
+}
+
+impl<'a> Position<'a> {
+    #[inline]
+    pub(super) fn behind<K, V>(node: Node<'a, K, V>) -> Self {
+        Self { at: &node.head.next, link: node.head.next.load() }
+    }
 }
 
 /// A pending or firing timer, as it was when it was found.
@@ -506,13 +514,13 @@ where
         let is_ours = || unsafe { node.head.with_key(is_key) };
         match word.state() {
             State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
-            State::Tentative if is_ours() => {
-                resolve(slab, node, order);
+            _ if word.is_undecided() && is_ours() => {
+                help(slab, node, word, order);
                 return Search::Again;
             }
             _ => {}
         }
-        position = Position { at: &node.head.next, link: node.head.next.load() };
+        position = Position::behind(node);
     }
     Search::Absent
 }
@@ -549,128 +557,6 @@ pub(super) fn take_out<K, V>(
 {
     if index.remove(slab, spot, node, None, access) {
         tell_unlinked(slab, node, access);
-    }
-}
-
-/// Ends every older timer of the tentative `node`'s key in its name, then publishes it.
-fn resolve<K, V>(slab: &Slab<K, V>, node: Node<'_, K, V>, order: Order)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let mut link = node.head.next.load();
-    while link.continues_run(order) {
-        let older = slab.node(link.index());
-        supersede(slab, older, node, order);
-        link = older.head.next.load();
-    }
-    node.head.word.publish();
-}
-
-/// Ends `older` in the name of `newer` if it is a timer of the same key.
-fn supersede<K, V>(slab: &Slab<K, V>, older: Node<'_, K, V>, newer: Node<'_, K, V>, order: Order)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let word = &older.head.word;
-    loop {
-        let seen = word.load();
-        match seen.state() {
-            State::Dead | State::Replaced => return,
-            _ if !same_key(older, newer) => return,
-            // As deep as there are threads that schedule this key at this moment.
-            State::Tentative => resolve(slab, older, order),
-            State::Pending if word.replace(seen, newer.number).is_ok() => return,
-            // Its value is in use: whoever runs the callback finds that it has ended.
-            State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
-            State::Pending | State::Firing => {}
-        }
-    }
-}
-
-/// The author's part: publishes its linked `node`, which has others of its order behind it if `in_run`.
-#[inline]
-pub(super) fn publish<K, V>(slab: &Slab<K, V>, spot: Spot<'_>, node: Node<'_, K, V>, in_run: bool)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    if in_run {
-        resolve(slab, node, spot.order());
-    } else {
-        node.head.word.publish();
-    }
-}
-
-/// Keys that panic when compared count as different here: whoever helps must not be left half way.
-fn same_key<K: Eq, V>(a: Node<'_, K, V>, b: Node<'_, K, V>) -> bool {
-    // SAFETY: both nodes were reached in the index under the caller's guard.
-    let compare = || unsafe { a.head.with_key(|a| b.head.with_key(|b| a == b)) };
-    shielded(compare).unwrap_or(false)
-}
-
-/// The value that belongs to the author of `newer`: of the timer that was ended in its name, if there was one.
-/// Called once, by that author, after `resolve`.
-///
-/// And those of others: there are some only if `Eq` has contradicted itself, or panicked.
-pub(super) fn take_replaced<K, V>(
-    index: &Index,
-    slab: &Arc<Slab<K, V>>,
-    spot: Spot<'_>,
-    newer: Node<'_, K, V>,
-    access: &Access,
-) -> (Option<V>, Vec<V>)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let order = spot.order();
-    // A replaced node is taken out by nobody but the author of its successor, which is us: it is still in there.
-    let mut position = Position { at: &newer.head.next, link: newer.head.next.load() };
-    let (mut value, mut others) = (None, Vec::new());
-    while position.link.continues_run(order) {
-        let node = slab.node(position.link.index());
-        let word = node.head.word.load();
-        if word.is_replaced_by(newer.number) {
-            // SAFETY: its word names our node, so the value is ours; from `finish` on it is not found here again.
-            let taken = unsafe { node.tail.take_value() };
-            let unlinked = node.head.word.finish();
-            debug_assert!(!unlinked, "nobody but us takes it out of the list");
-            if index.remove(slab, spot, node, Some(position), access) {
-                slab.retire(node, access);
-            }
-            // The first is the newest: the one that was to be found until now. The others are not dropped here, half way.
-            match value {
-                None => value = Some(taken),
-                Some(_) => others.push(taken),
-            }
-        } else if word.is_in_use() && !node.head.next.load().is_marked() {
-            // Ended in our name while it fired. Or somebody else, of this key or another of equal hash, is about to take it out.
-            take_out(index, slab, spot, node, access);
-        }
-        position = Position { at: &node.head.next, link: node.head.next.load() };
-    }
-    (value, others)
-}
-
-/// Ends the timer of `node` whatever its deadline; the word that it had, if it was pending.
-fn claim_any<K, V>(slab: &Slab<K, V>, node: u32, order: Order) -> Option<Word>
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let node = slab.node(node);
-    let word = &node.head.word;
-    loop {
-        let seen = word.load();
-        match seen.state() {
-            State::Dead | State::Replaced => return None,
-            State::Tentative => resolve(slab, node, order),
-            State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
-            State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return None,
-            State::Pending | State::Firing => {}
-        }
     }
 }
 
@@ -733,6 +619,23 @@ mod tests {
             let Fired::Ended(claim, _) = shard.fired(claim, value, None, now, access) else { panic!("it was ended") };
             shard.finish(claim, access);
         }
+        assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
+    }
+
+    #[test]
+    fn a_timer_that_gives_way_leaves_nothing_behind() {
+        use super::super::{Due, Repeats, Shard, Tick};
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let due = Due { tick: Some(Tick(9)), now };
+        for round in 0..4 * 64 {
+            let access = &mut Access::new(&ordinal);
+            let given =
+                shard.schedule_if_absent(shard.spot(3), 7, round, due, Repeats::Never, access).expect("it is open");
+            assert_eq!((given, linked(&shard)), ((round > 0).then_some(round), 1));
+        }
+        assert_eq!(shard.cancel(shard.spot(3), |&key| key == 7, &Access::new(&ordinal)), Some(0));
         assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
     }
 

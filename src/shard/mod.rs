@@ -17,6 +17,7 @@
 mod alarm;
 mod bucket;
 mod chain;
+mod ends;
 mod fetch;
 mod hint;
 mod index;
@@ -26,10 +27,12 @@ mod ordinal;
 mod period;
 mod segments;
 mod slab;
+mod succession;
 mod tick;
 mod word;
 
 pub(crate) use alarm::Alarm;
+pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
 pub(crate) use index::Spot;
 pub(crate) use link::HASH_MAX;
@@ -48,12 +51,11 @@ use hint::{AtomicPromise, hint_tick};
 use index::{Found, Index};
 use mailbox::Pushed;
 use slab::{Node, Slab};
-use std::mem::needs_drop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
-use word::{End, NO_SUCCESSOR, Sight, State, Word};
+use word::{End, Sight, State, Word};
 
 /// How far ahead of its work a loop over nodes in no order asks the processor for them.
 pub(crate) const PREFETCH_AHEAD: usize = 12;
@@ -114,34 +116,6 @@ pub(crate) enum Refused<K, V> {
     Exhausted(K, V),
     /// The shard is sealed.
     Sealed(K, V),
-}
-
-/// A timer of a shard that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
-#[must_use = "its value and its node would be lost"]
-#[derive(Debug)]
-pub(crate) struct Claim {
-    node: ClaimedNode,
-    /// It may come back: `fired` follows, and `finish` only if that says so.
-    pub(crate) repeats: bool,
-    deadline: Deadline,
-}
-
-/// Why a timer is claimed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
-    /// For its callback.
-    Fire,
-    /// To end it, whether it repeats or not.
-    TakeOut,
-}
-
-/// What becomes of a timer that repeats, after its callback.
-#[derive(Debug)]
-pub(crate) enum Fired<V> {
-    /// It is pending again.
-    Rearmed,
-    /// It has ended: `finish` follows.
-    Ended(ClaimedNode, V),
 }
 
 /// What became of a hint.
@@ -208,29 +182,66 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Started<V>, Refused<K, V>> {
-        let node = self
-            .slab
-            .allocate(spot.hash(), key, value, due.deadline(), repeats, access)
-            .map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
+        let node = self.allocate(&spot, key, value, due, repeats, access)?;
         let identity = Identity { node: node.number, generation: node.tail.generation() };
-        if self.index.fit(self.slab.extent()) {
-            // The worker sees to it that the new buckets are linked in; our own is the first.
-            self.alarm.interrupt();
-            spot = self.spot(spot.hash());
-        }
-        let Ok(in_run) = self.index.insert(&self.slab, spot, node, access) else {
-            let Homeless(key, value) = self.slab.give_back(node, access);
-            return Err(Refused::Sealed(key, value));
-        };
-        index::publish(&self.slab, spot, node, in_run);
+        let in_run = self.insert(&mut spot, node, access)?;
+        succession::publish(&self.slab, spot, node, in_run);
         self.announce(node.number, &node.head.promise, due, access);
         if !in_run {
             return Ok(Started { identity, replaced: None, others: 0 });
         }
-        let (replaced, others) = index::take_replaced(&self.index, &self.slab, spot, node, access);
+        let (replaced, others) = succession::take_replaced(&self.index, &self.slab, spot, node, access);
         let started = Started { identity, replaced, others: others.len() };
         others.into_iter().for_each(|value| _ = shielded(|| drop(value)));
         Ok(started)
+    }
+
+    /// Starts a timer unless there is one of the same key, pending or firing, whose place it would take: then its value comes back.
+    pub(crate) fn schedule_if_absent<'a>(
+        &'a self,
+        mut spot: Spot<'a>,
+        key: K,
+        value: V,
+        due: Due,
+        repeats: Repeats<V>,
+        access: &mut Access,
+    ) -> Result<Option<V>, Refused<K, V>> {
+        let node = self.allocate(&spot, key, value, due, repeats, access)?;
+        node.head.word.make_yielding();
+        let in_run = self.insert(&mut spot, node, access)?;
+        if succession::publish_or_give_way(&self.slab, spot, node, in_run) {
+            self.announce(node.number, &node.head.promise, due, access);
+            return Ok(None);
+        }
+        Ok(Some(self.take_back(spot, node, access)))
+    }
+
+    #[inline(always)]
+    fn allocate(
+        &self,
+        spot: &Spot<'_>,
+        key: K,
+        value: V,
+        due: Due,
+        repeats: Repeats<V>,
+        access: &mut Access,
+    ) -> Result<Node<'_, K, V>, Refused<K, V>> {
+        let allocated = self.slab.allocate(spot.hash(), key, value, due.deadline(), repeats, access);
+        allocated.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))
+    }
+
+    /// Links a new node in. True if there are others of its hash behind it.
+    #[inline(always)]
+    fn insert<'a>(&'a self, spot: &mut Spot<'a>, node: Node<'a, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
+        if self.index.fit(self.slab.extent()) {
+            // The worker sees to it that the new buckets are linked in; our own is the first.
+            self.alarm.interrupt();
+            *spot = self.spot(spot.hash());
+        }
+        self.index.insert(&self.slab, *spot, node, access).map_err(|_| {
+            let Homeless(key, value) = self.slab.give_back(node, access);
+            Refused::Sealed(key, value)
+        })
     }
 
     /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
@@ -282,25 +293,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         None
     }
 
-    /// The value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
-    // Always: as `Slab::pop`.
-    #[inline(always)]
-    fn take_ended(
-        &self,
-        spot: Spot<'_>,
-        node: Node<'_, K, V>,
-        position: Option<index::Position>,
-        access: &Access,
-    ) -> V {
-        // SAFETY: we ended it, and come here once.
-        let value = unsafe { node.tail.take_value() };
-        if self.index.remove(&self.slab, spot, node, position, access) {
-            self.slab.retire(node, access);
-        }
-        self.tidy(access);
-        value
-    }
-
     /// As `cancel`, of a timer that is known by its identity.
     #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
@@ -316,88 +308,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             }
         }
         None
-    }
-
-    /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
-    pub(crate) fn claim(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
-        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
-            if !word.is_pending() {
-                return None;
-            }
-            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, access) {
-                return Some(claim);
-            }
-        }
-        None
-    }
-
-    /// As `claim`, of a timer that is known by its identity.
-    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, access: &Access) -> Option<Claim> {
-        while let Some((node, word)) = self.pending(timer) {
-            if let Some(claim) = self.try_claim(node, word, purpose, access) {
-                return Some(claim);
-            }
-        }
-        None
-    }
-
-    fn try_claim(&self, node: Node<'_, K, V>, seen: Word, purpose: Purpose, access: &Access) -> Option<Claim> {
-        match purpose {
-            Purpose::Fire => node.head.word.claim(seen).ok()?,
-            Purpose::TakeOut => node.head.word.kill(seen, End::KeyInUse).ok()?,
-        }
-        let repeats = purpose == Purpose::Fire && seen.repeats();
-        Some(self.claimed(node, seen, repeats, access))
-    }
-
-    /// A timer that we have just claimed, and whose word was `seen`. Unless it may come back, its node leaves the index: the place
-    /// is free before the callback runs.
-    fn claimed(&self, node: Node<'_, K, V>, seen: Word, repeats: bool, access: &Access) -> Claim {
-        let unlinked = !repeats && self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
-        Claim { node: ClaimedNode { node: node.number, unlinked }, repeats, deadline: seen.deadline() }
-    }
-
-    /// Takes the value of a claimed timer; what is left is the right to its key.
-    pub(crate) fn take_value(&self, claim: Claim) -> (ClaimedNode, V) {
-        // SAFETY: a `Claim` stands for a timer of this shard that was ended, or turned from pending to firing, by whoever made it, and
-        // is used up here. (Who hands it on between threads orders that.)
-        let value = unsafe { self.slab.tail(claim.node.node).take_value() };
-        (claim.node, value)
-    }
-
-    /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
-    /// unless there is neither, or somebody has ended it.
-    pub(crate) fn fired(
-        &self,
-        claim: ClaimedNode,
-        value: V,
-        next: Option<Due>,
-        now: Tick,
-        access: &Access,
-    ) -> Fired<V> {
-        let node = self.slab.node(claim.node);
-        // SAFETY: the claim says that its callback is ours, and it is used up here.
-        unsafe { node.tail.put_value(value) };
-        match node.head.word.fired(next.map(Due::deadline)) {
-            Some(deadline) => {
-                // It may have been given its deadline long ago, and missed it: then it is due now.
-                let tick = deadline.tick(now).map(|tick| tick.max(now));
-                self.announce(node.number, &node.head.promise, Due { tick, now }, access);
-                Fired::Rearmed
-            }
-            None => {
-                // SAFETY: it has ended while the value was ours, and nobody else takes that.
-                let value = unsafe { node.tail.take_value() };
-                let unlinked = self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
-                Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
-            }
-        }
-    }
-
-    /// Runs `change` on the period of a periodic timer whose callback runs.
-    pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
-        // SAFETY: the claim says that its callback is ours.
-        unsafe { self.slab.with_period(claim.node, change) }
     }
 
     /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
@@ -495,24 +405,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.prefetch_tail(node);
     }
 
-    /// Runs `read` on the key of a claimed timer.
-    pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
-        unsafe { self.slab.head(claim.node).with_key(read) }
-    }
-
-    /// Says that the key of a claimed timer is needed no more.
-    pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
-        let ClaimedNode { node, unlinked } = claim;
-        // If it was unlinked for this claim, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
-        let must_tell = !unlinked || needs_drop::<K>();
-        let was_unlinked = must_tell && self.slab.head(node).word.finish();
-        if unlinked || was_unlinked {
-            self.slab.retire(self.slab.node(node), access);
-        }
-        self.slab.tidy(access);
-    }
-
     /// After a timer has ended: keys that nobody can be looking at any more are dropped, and if most hints have become
     /// stale, the worker is told. Runs user code, so no protocol step is under way.
     fn tidy(&self, access: &Access) {
@@ -580,87 +472,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.populate(nodes)
     }
 
-    /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.
-    pub(crate) fn identities(&self, mut each: impl FnMut(Identity)) {
-        for node in 1..self.slab.extent() {
-            let timer = Identity { node, generation: self.slab.reserved_generation(node) };
-            if self.pending(timer).is_some() {
-                each(timer);
-            }
-        }
-    }
-
-    /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
-    pub(crate) fn seal(&self, mut each: impl FnMut(Claim)) {
-        self.index.seal(&self.slab, |node, word| {
-            each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
-        });
-    }
-
-    /// Ends every timer, without `seal`: no `schedule` may be under way, or come. So the index need not be walked, whose nodes lie in
-    /// no order.
-    pub(crate) fn end_all(&self) {
-        for node in self.slab.nodes() {
-            let word = &self.slab.head(node).word;
-            loop {
-                let seen = word.load();
-                match seen.state() {
-                    State::Pending if word.replace(seen, NO_SUCCESSOR).is_ok() => break,
-                    // Its value is in use: whoever runs the callback finds that it has ended.
-                    State::Firing if word.kill(seen, End::KeyInUse).is_ok() => break,
-                    State::Pending | State::Firing => {}
-                    // Tentative: never linked, by a call that something has unwound.
-                    State::Dead | State::Replaced | State::Tentative => break,
-                }
-            }
-        }
-    }
-
-    /// Hands out the values of those that `end_all` found pending, which are finished now.
-    ///
-    /// # Safety
-    /// For one caller, who has called `end_all`.
-    pub(crate) unsafe fn take_values(&self, mut each: impl FnMut(V)) {
-        for node in self.slab.nodes() {
-            let word = &self.slab.head(node).word;
-            // A load, not a list of what we have ended: it acquires the value.
-            if word.load().is_replaced_by(NO_SUCCESSOR) {
-                // SAFETY: we ended it, and come here once.
-                let value = unsafe { self.slab.tail(node).take_value() };
-                let unlinked = word.finish();
-                debug_assert!(!unlinked, "nobody takes it out of the list");
-                each(value);
-            }
-        }
-    }
-
-    /// Moves the key of a finished timer out.
-    ///
-    /// # Safety
-    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
-    pub(crate) unsafe fn take_key(&self, node: u32) -> Option<K> {
-        // SAFETY: as the caller promises.
-        unsafe { self.slab.take_leftover_key(node) }
-    }
-
-    /// Drops the key of a finished timer, if nobody has.
-    ///
-    /// # Safety
-    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
-    pub(crate) unsafe fn drop_key(&self, node: u32) {
-        // SAFETY: as the caller promises.
-        unsafe { self.slab.drop_leftover_key(node) };
-    }
-
-    /// Drops the keys that finished timers have left behind. No `schedule` may be under way.
-    ///
-    /// # Safety
-    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
-    pub(crate) unsafe fn drop_leftover_keys(&self) {
-        // SAFETY: as the caller promises.
-        unsafe { self.slab.drop_leftover_keys() };
-    }
-
     /// The tick that the worker has reached.
     pub(crate) fn hand(&self) -> Tick {
         // Relaxed, here and in `set_hand`: a number, to be compared with another clock; nothing is read through it.
@@ -683,30 +494,4 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 fn stop<K, V>(node: Node<'_, K, V>, seen: Word) -> Result<(), Word> {
     let end = if seen.is_pending() { End::Done } else { End::KeyInUse };
     node.head.word.kill(seen, end)
-}
-
-/// A claimed timer of a shard that is not finished: the right to use its key.
-#[must_use = "its node would be lost"]
-#[derive(Debug)]
-pub(crate) struct ClaimedNode {
-    node: u32,
-    /// It was taken out of the index for this claim, and its word has not been told.
-    unlinked: bool,
-}
-
-impl Claim {
-    pub(crate) fn node(&self) -> u32 {
-        self.node.node
-    }
-
-    /// When it was due; `None` is never. `near` is any tick within 2^58 of that.
-    pub(crate) fn due(&self, near: Tick) -> Option<Tick> {
-        self.deadline.tick(near)
-    }
-}
-
-impl ClaimedNode {
-    pub(crate) fn node(&self) -> u32 {
-        self.node
-    }
 }

@@ -124,7 +124,7 @@ impl<V> Tail<V> {
     ///
     /// # Safety
     /// The caller ended this timer or turned it to firing (its move on the word succeeded, or the word names its node as the
-    /// successor), or was handed it by whoever did; and the value is taken once.
+    /// successor), or was handed it by whoever did, or is the author of one that gave way; and the value is taken once.
     #[inline]
     pub(super) unsafe fn take_value(&self) -> V {
         // SAFETY: written before the timer was published, and ours alone since it ended.

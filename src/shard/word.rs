@@ -4,6 +4,8 @@
 //! |-----------|--------------------------------|------------------------------------------------------|
 //! | dead      | flags                          | free, or ended: cancelled, expired, drained, closed  |
 //! | tentative | deadline                       | on its way into the index; nobody may claim it       |
+//! | yielding  | deadline                       | as tentative; but if there is another timer of its   |
+//! |           |                                | key, it is this one that ends                        |
 //! | pending   | deadline                       | the timer of its key                                 |
 //! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key; or, in favour |
 //! |           |                                | of node 0, which is none, as the last handle goes    |
@@ -32,10 +34,14 @@ pub(crate) enum State {
     Pending,
     Replaced,
     Firing,
+    Yielding,
 }
 
 const STATE_BITS: u32 = 3;
-/// Flag of a tentative, pending or firing timer: it repeats.
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+/// What makes a tentative timer a yielding one.
+const YIELDS: u64 = State::Tentative as u64 ^ State::Yielding as u64;
+/// Flag of a tentative, yielding, pending or firing timer: it repeats.
 const REPEATS: u64 = 1 << STATE_BITS;
 const DEADLINE_SHIFT: u32 = STATE_BITS + 1;
 /// Flag of an ended timer: somebody whose key it was not to finish has taken it out of the index, no new reader can reach it. (If whoever
@@ -46,6 +52,8 @@ const UNLINKED: u64 = 1 << 3;
 const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
 const KEY: u64 = 1 << 5;
+/// Flag of a dead timer: it never was pending, since it gave way to another one.
+const GAVE_WAY: u64 = 1 << 6;
 const SUCCESSOR_SHIFT: u32 = 32;
 /// Stands for no successor: no timer has node 0.
 pub(super) const NO_SUCCESSOR: u32 = 0;
@@ -70,13 +78,20 @@ impl Word {
 
     #[inline]
     pub(crate) const fn state(self) -> State {
-        match self.0 & ((1 << STATE_BITS) - 1) {
+        match self.0 & STATE_MASK {
             0 => State::Dead,
             1 => State::Tentative,
             2 => State::Pending,
             3 => State::Replaced,
-            _ => State::Firing,
+            4 => State::Firing,
+            _ => State::Yielding,
         }
+    }
+
+    /// Tentative or yielding.
+    #[inline]
+    pub(super) fn is_undecided(self) -> bool {
+        self.0 & (STATE_MASK ^ YIELDS) == State::Tentative as u64
     }
 
     #[inline]
@@ -87,14 +102,14 @@ impl Word {
     /// It comes back after its callback, if that wants it.
     #[inline]
     pub(crate) fn repeats(self) -> bool {
-        debug_assert!(matches!(self.state(), State::Tentative | State::Pending | State::Firing));
+        debug_assert!(!matches!(self.state(), State::Dead | State::Replaced));
         self.0 & REPEATS != 0
     }
 
-    /// The deadline of a tentative or pending timer.
+    /// The deadline of a tentative, yielding or pending timer.
     #[inline]
     pub(crate) fn deadline(self) -> Deadline {
-        debug_assert!(matches!(self.state(), State::Tentative | State::Pending));
+        debug_assert!(matches!(self.state(), State::Tentative | State::Yielding | State::Pending));
         Deadline::from_bits(self.0 >> DEADLINE_SHIFT)
     }
 
@@ -114,6 +129,11 @@ impl Word {
     #[inline]
     pub(super) fn is_in_use(self) -> bool {
         self.state() == State::Dead && self.0 & DONE == 0
+    }
+
+    /// True for the author only: by then the timer is pending, or has ended one way or the other.
+    pub(super) fn gave_way(self) -> bool {
+        self.state() == State::Dead && self.0 & GAVE_WAY != 0
     }
 
     /// An ended timer whose key is still to be dropped although nobody needs it any more. Of keys that need no drop it tells nothing.
@@ -164,25 +184,47 @@ impl AtomicWord {
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
-    /// tentative -> dead, by the owner of a node that was never linked.
+    /// tentative -> yielding, by the owner of a node that is not linked yet.
+    pub(super) fn make_yielding(&self) {
+        // As in `allocate`, also that it is no mere store.
+        self.0.fetch_or(YIELDS, Relaxed);
+    }
+
+    /// tentative or yielding -> dead, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
         // Relaxed, and a mere store: nobody else knows the node. It cuts off what the worker's looks have released, but
         // only a sealed shard refuses a node: whatever is begun in it after that needs no hint, it is closed.
         self.0.store(State::Dead as u64, Relaxed);
     }
 
-    /// tentative -> pending, by the author or by whoever helps; every older timer of the key has ended.
+    /// tentative or yielding -> pending, by the author or by whoever helps; every older timer of the key has ended.
     #[inline]
     pub(super) fn publish(&self) {
         // Acquire (in `load`), also if a helper was faster: its observation of the worker's look becomes ours, so that
         // the author does not read the promise stale afterwards.
         let word = self.load();
-        if word.state() == State::Tentative {
+        if word.is_undecided() {
             // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
             // Acquire: observes a look of the worker that came before; see `look`.
             // Acquire on failure: as above.
             let pending = word.turned(State::Pending, word.deadline());
             let _ = self.0.compare_exchange(word.0, pending.0, AcqRel, Acquire);
+        }
+    }
+
+    /// yielding -> dead, by the author or by whoever helps: since the timer was linked, there was an older one of the key. The value is
+    /// the author's.
+    ///
+    /// Who helps may have found something else, as the older one may have ended meanwhile: then it is `publish` against this, and either
+    /// answer was true at one moment of the author's call.
+    pub(super) fn give_way(&self) {
+        // Relaxed: a value to be compared; whoever asks what came of it loads again.
+        let word = Word(self.0.load(Relaxed));
+        if word.state() == State::Yielding {
+            // Relaxed: nothing is told by it but that. What led to the older timer the author has acquired by the links, when he linked his
+            // own in front of it.
+            let dead = GAVE_WAY | KEY | State::Dead as u64;
+            let _ = self.0.compare_exchange(word.0, dead, Relaxed, Relaxed);
         }
     }
 

@@ -247,7 +247,8 @@ impl World {
         let random = self.pick(KEYS);
         let key = own.filter(|_| self.one_in(3)).unwrap_or(random);
         match self.pick(15) {
-            0..=4 => self.schedule(key),
+            0..=3 => self.schedule(key),
+            4 => self.schedule_if_absent(key),
             5..=7 => self.reschedule(key),
             8 => {
                 let found = self.find(key);
@@ -276,19 +277,46 @@ impl World {
             let delay = self.delay();
             (kind, at.tick_after(delay), self.schedule_with(&scheduler, owned, value, delay))
         };
-        let is_closed = scheduler.is_closed();
+        self.scheduled(key, Timer { id, kind, state: State::Pending(due), awaited: 0 }, before, answer);
+    }
+
+    /// If there is no timer of the key.
+    fn schedule_if_absent(&self, key: u64) {
+        let before = self.find(key);
+        let (scheduler, at, id) = (self.scheduler(), self.moment(key), lock(&self.model).new_id());
+        let kind = if self.rearms { Kind::AsAnswered } else { Kind::Once };
+        let (value, delay) = (Value { id, token: self.ledger.token() }, self.delay());
+        let answer = scheduler.schedule_if_absent(self.key(key), value, delay);
+        if let (Ok(Some(value)), Some(_), false) = (&answer, &before, scheduler.is_closed()) {
+            assert_eq!(value.id, id, "who gives way has his own value back");
+            return;
+        }
+        assert!(before.is_none() || answer.is_err(), "there was a timer");
+        let state = State::Pending(at.tick_after(delay));
+        self.scheduled(key, Timer { id, kind, state, awaited: 0 }, before, answer);
+    }
+
+    /// What `schedule` has answered for this timer; `before` was there.
+    fn scheduled(
+        &self,
+        key: u64,
+        timer: Timer,
+        before: Option<Timer>,
+        answer: Result<Option<Value>, ScheduleError<Key, Value>>,
+    ) {
+        let is_closed = self.scheduler().is_closed();
         let room = self.room_taken();
         let mut model = lock(&self.model);
         match answer {
             Ok(replaced) => {
                 assert!(!is_closed && (before.is_some() || room.0 < self.capacity), "there was no room");
                 assert_eq!(id_of(replaced), before.filter(Timer::is_pending).map(|timer| timer.id));
-                model.start(key, Timer { id, kind, state: State::Pending(due), awaited: 0 });
+                model.start(key, timer);
             }
             Err(error) => {
                 assert!(is_closed || (before.is_none() && room.1 >= self.capacity), "there was room");
                 assert!(matches!(error, ScheduleError::Closed(..)) == is_closed && (is_closed || error.is_full()));
-                assert_eq!(error.into_inner().1.id, id);
+                assert_eq!(error.into_inner().1.id, timer.id);
                 model.counts.rejected += 1;
             }
         }

@@ -63,6 +63,7 @@ pub enum Op {
     /// At an instant so long ago.
     SchedulePast(u8, Span),
     ScheduleWithHandle(u8, Span),
+    ScheduleIfAbsent(u8, Span, Reaction),
     ScheduleEvery(u8, Span, MissedTicks, Reaction),
     Reschedule(u8, Span),
     RescheduleAt(u8, Span),
@@ -387,6 +388,12 @@ impl Model {
         Ok(replaced.map(|timer| timer.id))
     }
 
+    /// The timer's own identity if it gives way.
+    fn schedule_if_absent(&mut self, key: u8, timer: Pending) -> Result<Option<u64>, Refusal> {
+        let gives_way = self.pending.contains_key(&key) || self.reachable(key).is_some();
+        if gives_way && !self.is_closed { Ok(Some(timer.id)) } else { self.schedule(key, timer) }
+    }
+
     fn reschedule(&mut self, key: u8, deadline: Option<u128>) -> bool {
         if let Some(run) = self.reachable(key) {
             run.told = Some(deadline);
@@ -598,6 +605,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
                 }
             }
             Op::ScheduleWithHandle(key, span) => self.schedule_with_handle(key, self.delay(span)),
+            Op::ScheduleIfAbsent(key, span, reaction) => self.schedule_if_absent(key, self.delay(span), reaction),
             Op::ScheduleEvery(key, span, missed, reaction) => {
                 self.schedule_every(key, self.delay(span), missed, reaction);
             }
@@ -643,6 +651,14 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         let answer = self.scheduler.schedule_with(self.world.key(key), value, delay);
         let timer = Pending { id, deadline: self.model.deadline_after(delay), kind: self.model.kind };
         assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule(key, timer));
+    }
+
+    fn schedule_if_absent(&mut self, key: u8, delay: Duration, reaction: Reaction) {
+        let value = self.world.value(reaction);
+        let id = value.token.id;
+        let answer = self.scheduler.schedule_if_absent(self.world.key(key), value, delay);
+        let timer = Pending { id, deadline: self.model.deadline_after(delay), kind: self.model.kind };
+        assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule_if_absent(key, timer));
     }
 
     fn schedule_every(&mut self, key: u8, period: Duration, missed: MissedTicks, reaction: Reaction) {

@@ -1,0 +1,276 @@
+//! How timers end: claimed, for their callbacks or to be taken out; cancelled; given way; and all together, with their shard. Who ends one
+//! has its value, and a claim is the right to its key as well, until it is finished.
+
+use super::index::{Found, Position, Spot};
+use super::period::Period;
+use super::slab::Node;
+use super::tick::{Deadline, Tick};
+use super::word::{End, NO_SUCCESSOR, State, Word};
+use super::{Access, Due, Identity, Shard};
+use std::mem::needs_drop;
+
+/// A timer of a shard that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
+#[must_use = "its value and its node would be lost"]
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(super) node: ClaimedNode,
+    /// It may come back: `fired` follows, and `finish` only if that says so.
+    pub(crate) repeats: bool,
+    pub(super) deadline: Deadline,
+}
+
+/// Why a timer is claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// For its callback.
+    Fire,
+    /// To end it, whether it repeats or not.
+    TakeOut,
+}
+
+/// What becomes of a timer that repeats, after its callback.
+#[derive(Debug)]
+pub(crate) enum Fired<V> {
+    /// It is pending again.
+    Rearmed,
+    /// It has ended: `finish` follows.
+    Ended(ClaimedNode, V),
+}
+
+/// A claimed timer of a shard that is not finished: the right to use its key.
+#[must_use = "its node would be lost"]
+#[derive(Debug)]
+pub(crate) struct ClaimedNode {
+    pub(super) node: u32,
+    /// It was taken out of the index for this claim, and its word has not been told.
+    pub(super) unlinked: bool,
+}
+
+impl Claim {
+    pub(crate) fn node(&self) -> u32 {
+        self.node.node
+    }
+
+    /// When it was due; `None` is never. `near` is any tick within 2^58 of that.
+    pub(crate) fn due(&self, near: Tick) -> Option<Tick> {
+        self.deadline.tick(near)
+    }
+}
+
+impl ClaimedNode {
+    pub(crate) fn node(&self) -> u32 {
+        self.node
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
+    /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
+    pub(crate) fn claim(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
+        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
+            if !word.is_pending() {
+                return None;
+            }
+            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, access) {
+                return Some(claim);
+            }
+        }
+        None
+    }
+
+    /// As `claim`, of a timer that is known by its identity.
+    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, access: &Access) -> Option<Claim> {
+        while let Some((node, word)) = self.pending(timer) {
+            if let Some(claim) = self.try_claim(node, word, purpose, access) {
+                return Some(claim);
+            }
+        }
+        None
+    }
+
+    fn try_claim(&self, node: Node<'_, K, V>, seen: Word, purpose: Purpose, access: &Access) -> Option<Claim> {
+        match purpose {
+            Purpose::Fire => node.head.word.claim(seen).ok()?,
+            Purpose::TakeOut => node.head.word.kill(seen, End::KeyInUse).ok()?,
+        }
+        let repeats = purpose == Purpose::Fire && seen.repeats();
+        Some(self.claimed(node, seen, repeats, access))
+    }
+
+    /// A timer that we have just claimed, and whose word was `seen`. Unless it may come back, its node leaves the index: the place
+    /// is free before the callback runs.
+    pub(super) fn claimed(&self, node: Node<'_, K, V>, seen: Word, repeats: bool, access: &Access) -> Claim {
+        let unlinked = !repeats && self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
+        Claim { node: ClaimedNode { node: node.number, unlinked }, repeats, deadline: seen.deadline() }
+    }
+
+    /// Takes the value of a claimed timer; what is left is the right to its key.
+    pub(crate) fn take_value(&self, claim: Claim) -> (ClaimedNode, V) {
+        // SAFETY: a `Claim` stands for a timer of this shard that was ended, or turned from pending to firing, by whoever made it, and
+        // is used up here. (Who hands it on between threads orders that.)
+        let value = unsafe { self.slab.tail(claim.node.node).take_value() };
+        (claim.node, value)
+    }
+
+    /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
+    /// unless there is neither, or somebody has ended it.
+    pub(crate) fn fired(
+        &self,
+        claim: ClaimedNode,
+        value: V,
+        next: Option<Due>,
+        now: Tick,
+        access: &Access,
+    ) -> Fired<V> {
+        let node = self.slab.node(claim.node);
+        // SAFETY: the claim says that its callback is ours, and it is used up here.
+        unsafe { node.tail.put_value(value) };
+        match node.head.word.fired(next.map(Due::deadline)) {
+            Some(deadline) => {
+                // It may have been given its deadline long ago, and missed it: then it is due now.
+                let tick = deadline.tick(now).map(|tick| tick.max(now));
+                self.announce(node.number, &node.head.promise, Due { tick, now }, access);
+                Fired::Rearmed
+            }
+            None => {
+                // SAFETY: it has ended while the value was ours, and nobody else takes that.
+                let value = unsafe { node.tail.take_value() };
+                let unlinked = self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
+                Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
+            }
+        }
+    }
+
+    /// Runs `change` on the period of a periodic timer whose callback runs.
+    pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
+        // SAFETY: the claim says that its callback is ours.
+        unsafe { self.slab.with_period(claim.node, change) }
+    }
+
+    /// Runs `read` on the key of a claimed timer.
+    pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
+        unsafe { self.slab.head(claim.node).with_key(read) }
+    }
+
+    /// Says that the key of a claimed timer is needed no more.
+    pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
+        let ClaimedNode { node, unlinked } = claim;
+        // If it was unlinked for this claim, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
+        let must_tell = !unlinked || needs_drop::<K>();
+        let was_unlinked = must_tell && self.slab.head(node).word.finish();
+        if unlinked || was_unlinked {
+            self.slab.retire(self.slab.node(node), access);
+        }
+        self.slab.tidy(access);
+    }
+
+    /// The value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
+    // Always: as `Slab::pop`.
+    #[inline(always)]
+    pub(super) fn take_ended(
+        &self,
+        spot: Spot<'_>,
+        node: Node<'_, K, V>,
+        position: Option<Position>,
+        access: &Access,
+    ) -> V {
+        // SAFETY: we ended it, and come here once.
+        let value = unsafe { node.tail.take_value() };
+        if self.index.remove(&self.slab, spot, node, position, access) {
+            self.slab.retire(node, access);
+        }
+        self.tidy(access);
+        value
+    }
+
+    /// The value of our own timer that has given way, and its node out of the index.
+    pub(super) fn take_back(&self, spot: Spot<'_>, node: Node<'_, K, V>, access: &Access) -> V {
+        // SAFETY: it never was pending, so its value is its author's: ours. We come here once.
+        let value = unsafe { node.tail.take_value() };
+        // Others may be comparing its key: so it is finished as one that was claimed.
+        let unlinked = self.index.remove(&self.slab, spot, node, None, access);
+        self.finish(ClaimedNode { node: node.number, unlinked }, access);
+        value
+    }
+
+    /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.
+    pub(crate) fn identities(&self, mut each: impl FnMut(Identity)) {
+        for node in 1..self.slab.extent() {
+            let timer = Identity { node, generation: self.slab.reserved_generation(node) };
+            if self.pending(timer).is_some() {
+                each(timer);
+            }
+        }
+    }
+
+    /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
+    pub(crate) fn seal(&self, mut each: impl FnMut(Claim)) {
+        self.index.seal(&self.slab, |node, word| {
+            each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
+        });
+    }
+
+    /// Ends every timer, without `seal`: no `schedule` may be under way, or come. So the index need not be walked, whose nodes lie in
+    /// no order.
+    pub(crate) fn end_all(&self) {
+        for node in self.slab.nodes() {
+            let word = &self.slab.head(node).word;
+            loop {
+                let seen = word.load();
+                match seen.state() {
+                    State::Pending if word.replace(seen, NO_SUCCESSOR).is_ok() => break,
+                    // Its value is in use: whoever runs the callback finds that it has ended.
+                    State::Firing if word.kill(seen, End::KeyInUse).is_ok() => break,
+                    State::Pending | State::Firing => {}
+                    // Tentative, yielding: never linked, by a call that something has unwound.
+                    State::Dead | State::Replaced | State::Tentative | State::Yielding => break,
+                }
+            }
+        }
+    }
+
+    /// Hands out the values of those that `end_all` found pending, which are finished now.
+    ///
+    /// # Safety
+    /// For one caller, who has called `end_all`.
+    pub(crate) unsafe fn take_values(&self, mut each: impl FnMut(V)) {
+        for node in self.slab.nodes() {
+            let word = &self.slab.head(node).word;
+            // A load, not a list of what we have ended: it acquires the value.
+            if word.load().is_replaced_by(NO_SUCCESSOR) {
+                // SAFETY: we ended it, and come here once.
+                let value = unsafe { self.slab.tail(node).take_value() };
+                let unlinked = word.finish();
+                debug_assert!(!unlinked, "nobody takes it out of the list");
+                each(value);
+            }
+        }
+    }
+
+    /// Moves the key of a finished timer out.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn take_key(&self, node: u32) -> Option<K> {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.take_leftover_key(node) }
+    }
+
+    /// Drops the key of a finished timer, if nobody has.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn drop_key(&self, node: u32) {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.drop_leftover_key(node) };
+    }
+
+    /// Drops the keys that finished timers have left behind. No `schedule` may be under way.
+    ///
+    /// # Safety
+    /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
+    pub(crate) unsafe fn drop_leftover_keys(&self) {
+        // SAFETY: as the caller promises.
+        unsafe { self.slab.drop_leftover_keys() };
+    }
+}
