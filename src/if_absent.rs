@@ -2,8 +2,6 @@
 
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
-use crate::shard::Access;
-use crate::thread;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
@@ -14,14 +12,15 @@ where
     S: BuildHasher,
 {
     /// As [`schedule_with`](Self::schedule_with), unless a timer is pending under this key: that one stays as it is, `value` comes back,
-    /// and `key` is dropped. So the first of several that ask for one thing sets the time, as for a buffer that is written out so
-    /// long after its first entry; with [`schedule_with`](Self::schedule_with) it is the last.
+    /// and `key` is dropped, now or later. So the first of several that ask for one thing sets the time, as for a buffer that is
+    /// written out so long after its first entry; with [`schedule_with`](Self::schedule_with) it is the last.
     ///
     /// `Some`: there was a timer of this key at one moment of the call, and it was not this call's. However many threads ask at a time,
     /// one of them starts the timer. One that repeats ([`schedule_every`](Self::schedule_every),
     /// [`build_rearming`](crate::Builder::build_rearming)) and is firing counts as there, unless it has been ended.
     ///
-    /// It takes two look-ups where there is none.
+    /// It takes two look-ups where there is none. Of several calls for one key at the same time each may hold a place within
+    /// [`Builder::capacity`](crate::Builder::capacity) for a moment.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with), where there is no such timer.
@@ -40,6 +39,6 @@ where
     pub fn schedule_if_absent(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
         let place = self.place(&key);
         let due = self.clock().due_after(self.clock().now(), delay, place.shard.hand());
-        self.start_if_absent_at(place, key, value, due, &mut Access::new(&thread::ordinal()))
+        self.start_if_absent_at(place, key, value, due)
     }
 }

@@ -460,25 +460,27 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         key: K,
         value: V,
         due: Due,
-        access: &mut Access,
     ) -> Result<Option<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
-        let count = |event| core.counters.add(access.ordinal, event, 1);
+        // Gone before the key is, whose destructor is the user's.
+        let ordinal = thread::ordinal();
+        let mut access = Access::new(&ordinal);
+        let count = |event| core.counters.add(&ordinal, event, 1);
         let Place { shard, spot, .. } = place;
         let is_closed = core.is_closed();
-        if !is_closed && shard.holds(spot, |other| *other == key, access) {
+        if !is_closed && shard.holds(spot, |other| *other == key, &access) {
             return Ok(Some(value));
         }
-        if is_closed || !core.capacity.take(access.ordinal) {
+        if is_closed || !core.capacity.take(&ordinal) {
             count(Event::Rejected);
             return Err(self.no_room(key, value));
         }
-        let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), access);
+        let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), &mut access);
         match started {
             Ok(None) => count(Event::Scheduled),
-            Ok(Some(_)) => core.capacity.give(access.ordinal, 1),
+            Ok(Some(_)) => core.capacity.give(&ordinal, 1),
             Err(_) => {
-                core.capacity.give(access.ordinal, 1);
+                core.capacity.give(&ordinal, 1);
                 count(Event::Rejected);
             }
         }
