@@ -16,8 +16,11 @@ where
     /// written out so long after its first entry; with [`schedule_with`](Self::schedule_with) it is the last.
     ///
     /// `Some`: there was a timer of this key at one moment of the call, and it was not this call's. However many threads ask at a time,
-    /// one of them starts the timer. One that repeats ([`schedule_every`](Self::schedule_every),
-    /// [`build_rearming`](crate::Builder::build_rearming)) and is firing counts as there, unless it has been ended.
+    /// one of them starts the timer. What the caller did before comes before the next callback of the timer that is there, or of one
+    /// that replaces it. So what was put into a buffer before this call is there when the buffer is written out.
+    ///
+    /// A timer that repeats ([`schedule_every`](Self::schedule_every), [`build_rearming`](crate::Builder::build_rearming)) and is
+    /// firing counts as there, unless it has been ended: its next callback is the one after that, if it comes back.
     ///
     /// It takes two look-ups where there is none. Of several calls for one key at the same time each may hold a place within
     /// [`Builder::capacity`](crate::Builder::capacity) for a moment.

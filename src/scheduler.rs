@@ -83,6 +83,16 @@ pub(crate) struct Place<'a, K, V> {
     pub(crate) spot: Spot<'a>,
 }
 
+/// What a timer that is to begin finds in a scheduler.
+#[derive(PartialEq)]
+enum Room {
+    /// Room, which is its own now.
+    Taken,
+    /// A timer of its key, which has some.
+    Held,
+    None,
+}
+
 impl<K, V> Clone for Place<'_, K, V> {
     fn clone(&self) -> Self {
         *self
@@ -426,12 +436,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
         let Place { shard, spot, .. } = place;
         // A replacement needs no room, and must not take any from others even for a moment.
-        let replaces = core.capacity.is_bounded() && shard.holds(spot, |other| *other == key, access);
-        let has_room = !replaces && core.capacity.take(access.ordinal);
-        if !has_room && !replaces {
+        let is_there = || shard.holds(spot, |other| *other == key, access);
+        let room = if core.capacity.is_bounded() { self.room(is_there, access.ordinal) } else { Room::Taken };
+        if room == Room::None {
             count(Event::Rejected);
             return Err(self.no_room(key, value));
         }
+        let has_room = room == Room::Taken;
         match shard.schedule(spot, key, value, due, repeats, access) {
             Ok(Started { identity, replaced, others }) => {
                 if others > 0 {
@@ -467,13 +478,15 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let mut access = Access::new(&ordinal);
         let count = |event| core.counters.add(&ordinal, event, 1);
         let Place { shard, spot, .. } = place;
-        let is_closed = core.is_closed();
-        if !is_closed && shard.holds(spot, |other| *other == key, &access) {
-            return Ok(Some(value));
-        }
-        if is_closed || !core.capacity.take(&ordinal) {
-            count(Event::Rejected);
-            return Err(self.no_room(key, value));
+        let is_there = || shard.relies_on(spot, |other| *other == key, &access);
+        let room = if core.is_closed() { Room::None } else { self.room(is_there, &ordinal) };
+        match room {
+            Room::Taken => {}
+            Room::Held => return Ok(Some(value)),
+            Room::None => {
+                count(Event::Rejected);
+                return Err(self.no_room(key, value));
+            }
         }
         let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), &mut access);
         match started {
@@ -485,6 +498,20 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             }
         }
         started.map_err(ScheduleError::from)
+    }
+
+    /// Takes room for a timer, unless there is one of its key.
+    fn room(&self, is_there: impl Fn() -> bool, ordinal: &Ordinal) -> Room {
+        if is_there() {
+            Room::Held
+        } else if self.0.core.capacity.take(ordinal) {
+            Room::Taken
+        } else if is_there() {
+            // It has come meanwhile, and perhaps with the last room.
+            Room::Held
+        } else {
+            Room::None
+        }
     }
 
     /// Why there was none: a scheduler that was closed meanwhile has no such key either.

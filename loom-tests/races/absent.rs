@@ -1,5 +1,6 @@
 //! `schedule_if_absent`: one timer of a key begins, and one that is there stays; who gives way gets his own value back.
 
+use crate::shard::Identity;
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
 use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
@@ -196,6 +197,96 @@ const STARTED_BY_SOMEBODY_SEEN: Model = Model::new("started_by_somebody_seen", |
 .preemptions(2)
 .plain_preemptions(1);
 
+/// What a caller leaves for a callback to see; reads of it may be stale however the shipped code loads.
+type Left = loom::sync::atomic::AtomicU64;
+
+/// On a thread of its own: leaves it, then asks; true if that found a timer.
+fn leave_and(world: &World, done: &Rc<Left>, ask: fn(&World) -> bool) -> loom::thread::JoinHandle<bool> {
+    let (world, done) = (world.clone(), Rc::clone(done));
+    spawn(move || {
+        done.store(1, Ordering::Relaxed);
+        ask(&world)
+    })
+}
+
+/// Fires the timer; true if its callback sees what was left.
+fn sees(world: &World, done: &Left, timer: Identity) -> bool {
+    let run = world.fire_now(0, timer);
+    let seen = done.load(Ordering::Relaxed) == 1;
+    world.run(0, run);
+    seen
+}
+
+fn was_relied_on(found: bool, seen: bool) {
+    assert!(seen || !found, "fired without what was left for it");
+    outcome(if found { "relied on" } else { "too late" });
+}
+
+const LEFT_FOR_THE_OLD: Model = Model::new("left_for_the_old", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let done = Rc::new(Left::new(0));
+    let author = leave_and(&world, &done, |world| world.relies_on(1, 1));
+    let seen = sees(&world, &done, timer);
+    was_relied_on(join(author), seen);
+    world.end();
+})
+.preemptions(2);
+
+const GAVE_WAY_TO_THE_OLD: Model = Model::new("gave_way_to_the_old", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let done = Rc::new(Left::new(0));
+    let author = leave_and(&world, &done, |world| world.schedule_if_absent(1, 1, 8, 9) == Ok(Some(8)));
+    let seen = sees(&world, &done, timer);
+    was_relied_on(join(author), seen);
+    world.seal();
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// Who looks a key up decides for its author, perhaps.
+const GAVE_WAY_BY_A_HELPER: Model = Model::new("gave_way_by_a_helper", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 5);
+    let done = Rc::new(Left::new(0));
+    let author = leave_and(&world, &done, |world| world.schedule_if_absent(1, 1, 8, 9) == Ok(Some(8)));
+    let helper = spawn({
+        let world = world.clone();
+        move || world.find(2, 1)
+    });
+    let seen = sees(&world, &done, timer);
+    join(helper);
+    was_relied_on(join(author), seen);
+    world.seal();
+    world.end();
+})
+.preemptions(1);
+
+/// The timer that was relied on is replaced, and its successor fires.
+const LEFT_FOR_A_REPLACED: Model = Model::new("left_for_a_replaced", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let done = Rc::new(Left::new(0));
+    let successor = spawn({
+        let world = world.clone();
+        move || world.start(1, 1, 9, 9)
+    });
+    let fires = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || world.fire(2, 1).is_none_or(|run| world.run(2, run).1 == 7) || done.load(Ordering::Relaxed) == 1
+    });
+    done.store(1, Ordering::Relaxed);
+    let found = world.relies_on(0, 1);
+    join(successor);
+    was_relied_on(found, join(fires));
+    world.seal();
+    world.end();
+})
+.plain_preemptions(0)
+.without_stale_places();
+
 /// As any other timer on a node that is used again, it relies on what the worker has promised there.
 const ON_A_USED_NODE: Model = Model::new("on_a_used_node", || {
     let world = World::new();
@@ -255,6 +346,14 @@ fn who_gives_way_has_seen_why() {
 }
 
 #[test]
+fn what_was_left_for_a_timer_is_seen() {
+    LEFT_FOR_THE_OLD.reaches(&["relied on", "too late"]);
+    GAVE_WAY_TO_THE_OLD.reaches(&["relied on", "too late"]);
+    GAVE_WAY_BY_A_HELPER.reaches(&["relied on", "too late"]);
+    LEFT_FOR_A_REPLACED.reaches(&["relied on", "too late"]);
+}
+
+#[test]
 fn a_node_used_again_is_announced() {
     ON_A_USED_NODE.reaches(&[0, 1]);
 }
@@ -267,6 +366,17 @@ fn to_begin_or_to_give_way_must_be_one_step() {
     let model = OLD_ONE_ENDS.preemptions(3);
     model.kills(publish, Change::Tear, "given back, given back, left");
     model.kills(give_way, Change::Tear, "given back, given back, left");
+}
+
+#[test]
+fn who_relies_on_a_timer_must_tell_it() {
+    let relies = place("word.rs", "self.0.fetch_add(0, Release)); matches!");
+    for model in [LEFT_FOR_THE_OLD, GAVE_WAY_TO_THE_OLD, LEFT_FOR_A_REPLACED] {
+        model.kills(relies, Change::DropRelease, "fired without what was left for it");
+    }
+    LEFT_FOR_THE_OLD.kills(relies, Change::Tear, "");
+    let replace = place("word.rs", "Word::replaced_by(successor).0, AcqRel");
+    LEFT_FOR_A_REPLACED.kills(replace, Change::DropAcquire, "fired without what was left for it");
 }
 
 #[test]
@@ -287,6 +397,10 @@ const MODELS: &[Model] = &[
     ABSENT_OR_SEAL,
     GIVES_WAY_OR_SEAL,
     STARTED_BY_SOMEBODY_SEEN,
+    LEFT_FOR_THE_OLD,
+    GAVE_WAY_TO_THE_OLD,
+    GAVE_WAY_BY_A_HELPER,
+    LEFT_FOR_A_REPLACED,
     ON_A_USED_NODE,
 ];
 

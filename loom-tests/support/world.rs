@@ -226,6 +226,12 @@ impl<K: Named> World<K> {
         }
     }
 
+    /// What `schedule_if_absent` asks first.
+    pub(crate) fn relies_on(&self, thread: u32, key: u32) -> bool {
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
+        self.shard.relies_on(spot, |k| k.name() == key, &Access::new(&ordinal))
+    }
+
     /// Schedules, whatever that replaces.
     pub(crate) fn start(&self, thread: u32, key: u32, value: u32, tick: u64) {
         self.schedule(thread, key, value, tick).expect("not sealed");
@@ -241,7 +247,15 @@ impl<K: Named> World<K> {
         self.begin(0, key, value, tick, Repeats::IfWanted).expect("not sealed").0
     }
 
-    /// Claims a timer ahead of its time, for its callback.
+    /// Claims the timer of a key ahead of its time, for its callback.
+    pub(crate) fn fire(&self, thread: u32, key: u32) -> Option<Run> {
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
+        let claim = self.shard.claim(spot, |k| k.name() == key, &Access::new(&ordinal))?;
+        let (node, value) = self.shard.take_value(claim);
+        Some(Run { node, value })
+    }
+
+    /// As `fire`, of a timer that is known by its identity.
     pub(crate) fn fire_now(&self, thread: u32, timer: Identity) -> Run {
         let ordinal = ordinal(thread);
         let claim = self.shard.claim_this(timer, Purpose::Fire, &Access::new(&ordinal));

@@ -127,3 +127,23 @@ fn nodes_come_back_however_their_timers_end() {
     nodes_come_back(|number| number);
     nodes_come_back(|number| number.to_string());
 }
+
+/// A call that comes between the look for a timer of the key and the look for room takes the last room, for that very key.
+#[test]
+fn a_timer_that_comes_meanwhile_is_no_lack_of_room() {
+    let scheduler = Scheduler::builder().capacity(1).build(|_: &u64, ()| {}).expect("in range");
+    let ordinal = thread::ordinal();
+    for comes in [true, false] {
+        let looks = std::cell::Cell::new(0);
+        let other = || u64::from(!comes);
+        let is_there = || {
+            if looks.replace(looks.get() + 1) == 0 {
+                assert!(scheduler.schedule(other(), Duration::from_secs(3600)).is_ok());
+                return false;
+            }
+            scheduler.contains(&0)
+        };
+        assert!(scheduler.room(is_there, &ordinal) == if comes { Room::Held } else { Room::None });
+        assert_eq!((looks.get(), scheduler.cancel(&other())), (2, Some(())));
+    }
+}

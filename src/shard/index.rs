@@ -20,7 +20,7 @@
 //!
 //! Invariants:
 //! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
-//! - A node is pending only if no older node of its key is pending, tentative or firing.
+//! - A node is pending only if no older node of its key is pending, tentative, yielding or firing.
 //! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
 //!   value has been taken, or while the shard is being sealed; a bucket only then.
 //! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word; or keeps it in mind if

@@ -327,6 +327,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.find(&self.slab, spot, is_key, access).is_some()
     }
 
+    /// As `holds`; if so, what this thread did before comes before the next callback of that timer, or of one that replaces it.
+    pub(crate) fn relies_on(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
+        while let Some(Found { node, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
+            if node.head.word.rely_on() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// When this timer is due, if it is pending: `Some(None)` is never.
     pub(crate) fn due_this(&self, timer: Identity, now: Tick) -> Option<Option<Tick>> {
         Some(self.pending(timer)?.1.deadline().tick(now))

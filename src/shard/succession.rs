@@ -58,7 +58,9 @@ where
             _ if !same_key(older, newer) => return false,
             // As in `supersede`.
             State::Tentative | State::Yielding => help(slab, older, seen, order),
-            State::Pending | State::Firing => return true,
+            // In the name of the author of `newer`: we have acquired what he did before with the link to it.
+            State::Pending | State::Firing if older.head.word.rely_on() => return true,
+            State::Pending | State::Firing => {}
         }
     }
 }

@@ -228,6 +228,15 @@ impl AtomicWord {
         }
     }
 
+    /// True if the timer is pending or firing: then what led to this call comes before its next callback, or that of a timer which
+    /// replaces it.
+    pub(super) fn rely_on(&self) -> bool {
+        // Adds nothing, on purpose: a mere load could still find it pending when it has been claimed, and its callback does not see what
+        // the caller did. Release: that, to whoever takes the timer from here on, who acquires.
+        let word = Word(self.0.fetch_add(0, Release));
+        matches!(word.state(), State::Pending | State::Firing)
+    }
+
     /// pending -> pending, or firing -> firing, at another deadline; the word found instead if it is not `seen` any more.
     #[inline]
     pub(super) fn reschedule(&self, seen: Word, deadline: Deadline) -> Result<(), Word> {
@@ -261,9 +270,10 @@ impl AtomicWord {
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // Release: as in `kill`. Nothing is read on the strength of it: who takes the value loads the word first, and so acquires,
+        // Release: as in `kill`. Acquire: what others rely on the timer for (`rely_on`) is its successor's from now on, and comes before
+        // that one's callback. The value is not read on the strength of it: who takes that loads the word first, and so acquires,
         // through this move, all that was released before it; also if the word went and came back to `seen` meanwhile.
-        self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, Release, Relaxed).map(drop).map_err(Word)
+        self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
     /// pending -> firing if it repeats, else -> dead: for its callback.
