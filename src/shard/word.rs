@@ -16,8 +16,8 @@
 //! (see [`AtomicWord::look`]), and whoever acquires a move acquires all that were released before it, since
 //! a read-modify-write, however relaxed, carries on what it replaces.
 //!
-//! So what a caller did before `schedule` or `reschedule` comes before the callback that follows from it, and what it did
-//! before it ended a timer comes before any answer that says so.
+//! So what a caller did before `schedule`, `reschedule`, or a `schedule_if_absent` that leaves a timer to it, comes before the callback
+//! that follows, and what it did before it ended a timer comes before any answer that says so.
 
 use super::tick::{Deadline, Tick};
 use crate::sync::{AtomicU64, Ordering};
