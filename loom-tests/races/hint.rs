@@ -235,7 +235,7 @@ fn rule_1_push_first_promise_later() {
 #[test]
 fn rule_2_withdraw_before_looking() {
     let withdraw = place("hint.rs", "self.0.compare_exchange(seen.0, next.0");
-    let look = place("word.rs", "self.0.fetch_add(0, Release)");
+    let look = place("word.rs", "let latest = Word(self.0.fetch_add(0, Release)");
     MOVED_TWICE.kills(withdraw, Change::Postpone(look), "fired late");
 }
 
@@ -251,7 +251,7 @@ fn rule_3_every_look_raises_the_version() {
 /// The look's own read-modify-write is what orders it against a caller's.
 #[test]
 fn the_look_must_be_a_read_modify_write() {
-    let look = place("word.rs", "self.0.fetch_add(0, Release)");
+    let look = place("word.rs", "let latest = Word(self.0.fetch_add(0, Release)");
     let move_to = place("word.rs", "self.0.compare_exchange(seen.0, moved.0");
     MOVED_TWICE.kills(look, Change::Tear, "moved, fired");
     MOVED_TWICE.kills(look, Change::DropRelease, "fired late");

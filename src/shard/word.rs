@@ -271,8 +271,7 @@ impl AtomicWord {
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
         // Release: as in `kill`. Acquire: what others rely on the timer for (`rely_on`) is its successor's from now on, and comes before
-        // that one's callback. The value is not read on the strength of it: who takes that loads the word first, and so acquires,
-        // through this move, all that was released before it; also if the word went and came back to `seen` meanwhile.
+        // that one's callback. If the word went and came back to `seen` meanwhile, with another value, that is acquired, too.
         self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
