@@ -2,7 +2,8 @@
 
 use crate::shard::Identity;
 use crate::support::{
-    Change, Gate, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn, stall_at_gate,
+    Change, Gate, Lines, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn,
+    stall_at_gate,
 };
 use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
@@ -431,6 +432,11 @@ fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
     set_parameter(3);
     FIRE_AGAIN_OR_GO.reaches(&["came back, went"]);
     FIRE_AGAIN_OR_GO.kills(fired, Change::DropRelease, "Causality violation");
+    // The look before the exchange or the exchange must acquire the new value; so both are mutated, and all that stands between them.
+    let look = place("word.rs", "Word(self.0.load(Acquire))");
+    let exchange = place("word.rs", "Word::replaced_by(successor).0, AcqRel");
+    let both = Lines { last_line: exchange.last_line, ..look };
+    FIRE_AGAIN_OR_GO.kills(both, Change::DropAcquire, "Causality violation");
 }
 
 #[test]
