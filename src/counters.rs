@@ -54,6 +54,13 @@ impl Counters {
         counter.store(counter.load(Relaxed) + count, Relaxed);
     }
 
+    /// What the calling thread has counted, or those that had its number before it.
+    #[inline]
+    pub(crate) fn own(&self, ordinal: &Ordinal, event: Event) -> u64 {
+        // Relaxed: as above.
+        self.0.reserve(ordinal.number()).0[event as usize].load(Relaxed)
+    }
+
     pub(crate) fn sum(&self, event: Event) -> u64 {
         // Relaxed: as above. It fits: 2^64 events do not happen.
         self.0.iter().map(|local| local.0[event as usize].load(Relaxed)).sum()

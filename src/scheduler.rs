@@ -246,8 +246,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     fn with_handle(&self, (home, (identity, replaced)): (Home, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
+        (replaced, self.handle(home, identity))
+    }
+
+    pub(crate) fn handle(&self, home: Home, identity: Identity) -> Timer<K, V> {
         let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
-        (replaced, Timer::new(Arc::clone(link), home, identity))
+        Timer::new(Arc::clone(link), home, identity)
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -398,6 +402,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if self.0.core.rearms { Repeats::IfWanted } else { Repeats::Never }
     }
 
+    pub(crate) fn core(&self) -> &Core<K, V> {
+        &self.0.core
+    }
+
     pub(crate) fn clock(&self) -> &Clock {
         &self.0.core.clock
     }
@@ -435,9 +443,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             return Err(ScheduleError::Closed(key, value));
         }
         let Place { shard, spot, .. } = place;
-        // A replacement needs no room, and must not take any from others even for a moment.
-        let is_there = || shard.holds(spot, |other| *other == key, access);
-        let room = if core.capacity.is_bounded() { self.room(is_there, access.ordinal) } else { Room::Taken };
+        let room = if core.capacity.is_bounded() { self.room_at(place, &key, access) } else { Room::Taken };
         if room == Room::None {
             count(Event::Rejected);
             return Err(self.no_room(key, value));
@@ -500,6 +506,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         started.map_err(ScheduleError::from)
     }
 
+    /// As `room`, for a timer that may replace one: that needs no room, and must not take any from others even for a moment.
+    #[inline]
+    fn room_at(&self, Place { shard, spot, .. }: Place<'_, K, V>, key: &K, access: &Access) -> Room {
+        self.room(|| shard.holds(spot, |other| other == key, access), access.ordinal)
+    }
+
     /// Takes room for a timer, unless there is one of its key.
     fn room(&self, is_there: impl Fn() -> bool, ordinal: &Ordinal) -> Room {
         if is_there() {
@@ -515,7 +527,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// Why there was none: a scheduler that was closed meanwhile has no such key either.
-    fn no_room(&self, key: K, value: V) -> ScheduleError<K, V> {
+    pub(crate) fn no_room(&self, key: K, value: V) -> ScheduleError<K, V> {
         let is_closed = self.0.core.is_closed();
         if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) }
     }
@@ -711,7 +723,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
 /// product with the number of shards. The hash within is taken from the lower half and the fraction that this leaves; from the upper
 /// half itself would not do, since its leading bits are alike in all of a shard, and the index goes by leading bits.
 #[inline]
-fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
+pub(crate) fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
     let mixed = hash.wrapping_mul(MULTIPLIER);
     let product = (mixed >> 32) * shard_count as u64;
     ((product >> 32) as u32, ((mixed ^ product) as u32).min(HASH_MAX))

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// cache lines.
 pub(crate) type Link<K, V> = Arc<CachePadded<Arc<Core<K, V>>>>;
 
-/// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle).
+/// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle) or
+/// [`schedule_unindexed`](crate::Scheduler::schedule_unindexed).
 ///
 /// Gives the same exact answers as the scheduler does by key, without hashing and looking up, and only for this very
 /// timer: not for a later one of the same key. Dropping it changes nothing. It keeps alive neither the scheduler nor its
@@ -42,7 +43,7 @@ pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     identity: Identity,
 }
 
-/// Where a timer is to be found: its shard, and its key's hash within that.
+/// Where a timer is to be found: its shard, and its key's hash within that; `NO_HASH` if it cannot be found by its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Home {
     pub(crate) shard: u32,
@@ -81,7 +82,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         }
         let (shard, ordinal) = (self.shard(), thread::ordinal());
         // The bucket is needed as well as the node: asked for beside it.
-        shard.spot(self.home.hash);
+        shard.spot_if_indexed(self.home.hash);
         let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)

@@ -64,6 +64,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (key(), span()).prop_map(|(key, span)| Op::SchedulePast(key, span)),
         6 => (key(), delay()).prop_map(|(key, span)| Op::ScheduleWithHandle(key, span)),
         4 => (key(), delay(), reaction()).prop_map(|(key, span, reaction)| Op::ScheduleIfAbsent(key, span, reaction)),
+        4 => (delay(), reaction()).prop_map(|(span, reaction)| Op::ScheduleUnindexed(span, reaction)),
+        2 => span().prop_map(Op::ScheduleUnindexedAt),
         8 => (key(), delay(), missed(), reaction())
             .prop_map(|(key, span, missed, reaction)| Op::ScheduleEvery(key, span, missed, reaction)),
         12 => (key(), delay()).prop_map(|(key, span)| Op::Reschedule(key, span)),

@@ -34,6 +34,8 @@ fn act(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
             timer.cancel();
         }
         scheduler.contains(&name);
+        let timer = scheduler.schedule_unindexed(name.clone(), Counted::new(alive), MS * (1 + n as u32));
+        drop(timer.map(|timer| n > 0 && timer.reschedule(MS) && n > 1 && timer.cancel().is_some()));
         let _ = scheduler.schedule_if_absent(name.clone(), Counted::new(alive), MS);
         let _ = scheduler.schedule_with(name.clone(), Counted::new(alive), MS);
         scheduler.cancel(&key((salt + n + 1) % 2));

@@ -313,7 +313,7 @@ impl<'a> Caller<'a> {
             return None;
         }
         let (key, value) = (Key { id, number, world: self.world.clone() }, Value { number, world: self.world.clone() });
-        let result = match number % 4 {
+        let result = match number % 5 {
             0 => self.scheduler.schedule_with_handle(key, value, delay).map(|(replaced, handle)| {
                 if id < self.world.settings.keys {
                     self.handle = Some(handle);
@@ -329,6 +329,10 @@ impl<'a> Caller<'a> {
                 }
                 result => result,
             },
+            3 if id < self.world.settings.keys => self.scheduler.schedule_unindexed(key, value, delay).map(|handle| {
+                self.handle = Some(handle);
+                None
+            }),
             _ => self.scheduler.schedule_with(key, value, delay),
         };
         self.scheduled(number, result)

@@ -56,7 +56,9 @@ fn settings(bytes: &mut Unstructured) -> Result<Settings> {
 fn op(bytes: &mut Unstructured) -> Result<Op> {
     Ok(match bytes.int_in_range(0..=63)? {
         0..10 => Op::Schedule(key(bytes)?, span(bytes)?, reaction(bytes)?),
-        10..13 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
+        10 => Op::Schedule(key(bytes)?, span(bytes)?, Reaction::Nothing),
+        11 => Op::ScheduleUnindexed(span(bytes)?, reaction(bytes)?),
+        12 => Op::ScheduleUnindexedAt(finite(bytes)?),
         13 => Op::ScheduleIfAbsent(key(bytes)?, span(bytes)?, reaction(bytes)?),
         14..18 => every(bytes)?,
         18..21 => Op::ScheduleAt(key(bytes)?, finite(bytes)?),

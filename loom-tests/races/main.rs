@@ -26,3 +26,4 @@ mod insert;
 mod rearm;
 mod replace;
 mod reschedule;
+mod unindexed;

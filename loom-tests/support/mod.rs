@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 15] = [
+const SOURCES: [(&str, &str); 16] = [
     ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
     ("src/shard/ends.rs", include_str!("../../src/shard/ends.rs")),
@@ -30,6 +30,7 @@ const SOURCES: [(&str, &str); 15] = [
     ("src/shard/slab.rs", include_str!("../../src/shard/slab.rs")),
     ("src/shard/succession.rs", include_str!("../../src/shard/succession.rs")),
     ("src/shard/tick.rs", include_str!("../../src/shard/tick.rs")),
+    ("src/shard/unindexed.rs", include_str!("../../src/shard/unindexed.rs")),
     ("src/shard/word.rs", include_str!("../../src/shard/word.rs")),
 ];
 

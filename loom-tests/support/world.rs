@@ -226,6 +226,31 @@ impl<K: Named> World<K> {
         }
     }
 
+    /// A timer that no index leads to.
+    pub(crate) fn schedule_unindexed(
+        &self,
+        thread: u32,
+        value: u32,
+        tick: u64,
+        repeats: Repeats<Value>,
+    ) -> Result<Identity, Sealed> {
+        let ordinal = ordinal(thread);
+        let (key, access) = (K::new(value), &mut Access::new(&ordinal));
+        match self.shard.schedule_unindexed(key, Value::new(value), due(tick), repeats, access) {
+            Ok(timer) => Ok(timer),
+            Err(Refused::Sealed(key, v)) => {
+                assert_eq!((key.name(), v.name), (value, value), "key and value come back");
+                Err(Sealed)
+            }
+            Err(Refused::Exhausted(..)) => panic!("a model does not fill 2^28 nodes"),
+        }
+    }
+
+    /// Before the threads start.
+    pub(crate) fn given_unindexed(&self, value: u32, tick: u64) -> Identity {
+        self.schedule_unindexed(0, value, tick, Repeats::Never).expect("not sealed")
+    }
+
     /// What `schedule_if_absent` asks first.
     pub(crate) fn relies_on(&self, thread: u32, key: u32) -> bool {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));

@@ -99,8 +99,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// A timer that we have just claimed, and whose word was `seen`. Unless it may come back, its node leaves the index: the place
     /// is free before the callback runs.
     pub(super) fn claimed(&self, node: Node<'_, K, V>, seen: Word, repeats: bool, access: &Access) -> Claim {
-        let unlinked = !repeats && self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
+        let unlinked = !repeats && self.take_out_of_index(node, access);
         Claim { node: ClaimedNode { node: node.number, unlinked }, repeats, deadline: seen.deadline() }
+    }
+
+    /// True if it was this call that took the node of an ended timer out of the index, or no index led to it.
+    fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
+        self.spot_if_indexed(node.tail.hash())
+            .is_none_or(|spot| self.index.remove(&self.slab, spot, node, None, access))
     }
 
     /// Takes the value of a claimed timer; what is left is the right to its key.
@@ -122,6 +128,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         access: &Access,
     ) -> Fired<V> {
         let node = self.slab.node(claim.node);
+        // One that was begun on a node which the sealer had passed already, and claimed before its author found the shard sealed, would
+        // be there for ever. Who claimed it has observed its beginning, and so that the shard is sealed.
+        let next = next.filter(|_| !self.unindexed.is_sealed());
         // SAFETY: the claim says that its callback is ours, and it is used up here.
         unsafe { node.tail.put_value(value) };
         match node.head.word.fired(next.map(Due::deadline)) {
@@ -134,7 +143,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             None => {
                 // SAFETY: it has ended while the value was ours, and nobody else takes that.
                 let value = unsafe { node.tail.take_value() };
-                let unlinked = self.index.remove(&self.slab, self.spot(node.tail.hash()), node, None, access);
+                let unlinked = self.take_out_of_index(node, access);
                 Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
             }
         }
@@ -169,14 +178,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline(always)]
     pub(super) fn take_ended(
         &self,
-        spot: Spot<'_>,
+        spot: Option<Spot<'_>>,
         node: Node<'_, K, V>,
         position: Option<Position>,
         access: &Access,
     ) -> V {
         // SAFETY: we ended it, and come here once.
         let value = unsafe { node.tail.take_value() };
-        if self.index.remove(&self.slab, spot, node, position, access) {
+        if spot.is_none_or(|spot| self.index.remove(&self.slab, spot, node, position, access)) {
             self.slab.retire(node, access);
         }
         self.tidy(access);
@@ -205,9 +214,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
     pub(crate) fn seal(&self, mut each: impl FnMut(Claim)) {
-        self.index.seal(&self.slab, |node, word| {
+        let mut claim = |node, word: Word| {
             each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
-        });
+        };
+        self.index.seal(&self.slab, &mut claim);
+        self.seal_unindexed(claim);
     }
 
     /// Ends every timer, without `seal`: no `schedule` may be under way, or come. So the index need not be walked, whose nodes lie in

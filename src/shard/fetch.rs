@@ -61,6 +61,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     fn fetch_bucket<'a>(&'a self, coming: &mut Coming<'a, K, V>) {
         // If the timer has ended meanwhile, that may be no hash any more; some bucket is behind any number.
-        coming.spot = coming.tail.map(|tail| self.spot(tail.hash()));
+        coming.spot = coming.tail.and_then(|tail| self.spot_if_indexed(tail.hash()));
     }
 }

@@ -15,6 +15,9 @@ pub(super) type Order = u64;
 /// The greatest hash that a node can have; behind it is the end of the list.
 pub(crate) const HASH_MAX: u32 = u32::MAX - 1;
 
+/// In the place of a hash: no index leads to the timer.
+pub(crate) const NO_HASH: u32 = HASH_MAX + 1;
+
 const NODE: u64 = 1 << 31;
 const MARK: u64 = 1 << 30;
 const CLAIMED: u64 = 1 << 29;

@@ -29,13 +29,14 @@ mod segments;
 mod slab;
 mod succession;
 mod tick;
+mod unindexed;
 mod word;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
 pub(crate) use index::Spot;
-pub(crate) use link::HASH_MAX;
+pub(crate) use link::{HASH_MAX, NO_HASH};
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
@@ -47,7 +48,7 @@ pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
 use crate::sync::{AtomicU64, Ordering, prefetch};
-use hint::{AtomicPromise, hint_tick};
+use hint::{AtomicPromise, Promise, hint_tick};
 use index::{Found, Index};
 use mailbox::Pushed;
 use slab::{Node, Slab};
@@ -55,6 +56,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tick::Deadline;
+use unindexed::Unindexed;
 use word::{End, Sight, State, Word};
 
 /// How far ahead of its work a loop over nodes in no order asks the processor for them.
@@ -136,6 +138,7 @@ pub(crate) struct Shard<K, V> {
     pub(crate) alarm: Alarm,
     /// The worker's clock, for callers whose own clock is behind it.
     hand: AtomicU64,
+    unindexed: Unindexed,
 }
 
 impl<K, V> std::fmt::Debug for Shard<K, V> {
@@ -153,6 +156,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             mailbox: Mailbox::new(stripe_count),
             alarm: Alarm::default(),
             hand: AtomicU64::new(first_tick.0),
+            unindexed: Unindexed::default(),
         }
     }
 
@@ -163,6 +167,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline]
     pub(crate) fn spot(&self, hash: u32) -> Spot<'_> {
         self.index.spot(hash)
+    }
+
+    /// As `spot`; `None` for `NO_HASH`.
+    #[inline]
+    pub(crate) fn spot_if_indexed(&self, hash: u32) -> Option<Spot<'_>> {
+        (hash != NO_HASH).then(|| self.spot(hash))
     }
 
     /// Asks the processor for what comes behind that, which should be in the cache by now.
@@ -284,7 +294,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             prefetch(node.tail);
             if stop(node, word).is_ok() {
                 if word.is_pending() {
-                    return Some(self.take_ended(spot, node, Some(position), access));
+                    return Some(self.take_ended(Some(spot), node, Some(position), access));
                 }
                 index::take_out(&self.index, &self.slab, spot, node, access);
                 return None;
@@ -298,12 +308,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
         while let Some((node, word)) = self.current(timer) {
             // Before it is stopped: if it is firing, it may be retired as soon as it is.
-            let spot = self.spot(node.tail.hash());
+            let spot = self.spot_if_indexed(node.tail.hash());
             if stop(node, word).is_ok() {
                 if word.is_pending() {
                     return Some(self.take_ended(spot, node, None, access));
                 }
-                index::take_out(&self.index, &self.slab, spot, node, access);
+                if let Some(spot) = spot {
+                    index::take_out(&self.index, &self.slab, spot, node, access);
+                }
                 return None;
             }
         }
@@ -362,14 +374,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
     /// The caller has just made the timer pending with this deadline.
-    #[inline]
+    #[inline(always)]
     fn announce(&self, node: u32, promise: &AtomicPromise, due: Due, access: &Access) {
         let Some(tick) = due.tick else { return };
         let tick = hint_tick(tick, due.now);
         let seen = promise.load();
-        if seen.covers(tick) {
-            return;
+        if !seen.covers(tick) {
+            self.push_hint(node, promise, seen, tick, access);
         }
+    }
+
+    /// Sends the worker a hint, and promises it then; `seen` was promised before.
+    #[inline(never)]
+    fn push_hint(&self, node: u32, promise: &AtomicPromise, seen: Promise, tick: Tick, access: &Access) {
         match self.mailbox.push(access.ordinal, Hint::new(tick, node), &access.guard) {
             Pushed::Stored => self.alarm.hint_pushed(tick),
             Pushed::SegmentFull => self.alarm.mailbox_filled(),

@@ -32,6 +32,14 @@ pub(crate) enum Repeats<V> {
     Every(Period<V>),
 }
 
+impl<V> Repeats<V> {
+    /// True if the timer may come back.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        !matches!(self, Self::Never)
+    }
+}
+
 /// The rate of a periodic timer, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period<V> {

@@ -18,13 +18,13 @@
 
 use super::chain::Chain;
 use super::hint::AtomicPromise;
-use super::link::AtomicLink;
+use super::link::{AtomicLink, NO_HASH};
 use super::ordinal::Ordinal;
 use super::period::{Period, Repeats};
 use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
-use super::word::AtomicWord;
-use super::{Access, shielded};
+use super::word::{AtomicWord, Word};
+use super::{Access, Identity, shielded};
 use crate::sync::epoch::step_aside;
 use crate::sync::size::{BATCH, STRANDS, WAITING_BATCHES};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
@@ -66,7 +66,8 @@ pub(super) struct Head<K> {
 
 #[repr(C)]
 pub(super) struct Tail<V> {
-    /// Of a node in the index: its hash. Of a free or retired one: the node that its chain goes on with.
+    /// Of a node in the index: its hash; of one whose timer no index leads to: `NO_HASH`. Of a free or retired one: the node that its
+    /// chain goes on with.
     hash: AtomicU32,
     generation: AtomicU32,
     value: UnsafeCell<MaybeUninit<V>>,
@@ -220,6 +221,9 @@ struct Census {
     hints: Count,
 }
 
+/// A timer that was begun: its node, who it is, and the word that it had then.
+pub(super) type Begun<'a, K, V> = (Node<'a, K, V>, Identity, Word);
+
 /// Key and value that found no place; the reason is the caller's to tell.
 #[derive(Debug)]
 pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
@@ -273,6 +277,17 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     pub(crate) fn extent(&self) -> u32 {
         // Relaxed: whoever knows of a timer, through whatever told it, reads no older extent than that timer's author.
         self.extent.load(Relaxed)
+    }
+
+    /// The nodes handed out so far; who takes further ones observes what the caller did before.
+    pub(super) fn nodes_at_seal(&self) -> Range<u32> {
+        // Adds nothing, on purpose. Release: to the Acquire in `fresh`.
+        1..self.extent.fetch_add(0, Release)
+    }
+
+    /// The head of any node below `extent`, whether or not its owner has reserved its memory yet.
+    pub(super) fn reserved_head(&self, node: u32) -> &Head<K> {
+        self.heads.reserve(node)
     }
 
     /// All nodes handed out so far. While a `schedule` is under way, the last ones may have no memory yet.
@@ -345,6 +360,38 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
+        let comes_back = repeats.is_wanted();
+        let node = self.fill(hash, key, value, repeats, access)?;
+        node.head.word.allocate(deadline, comes_back);
+        Ok(node)
+    }
+
+    /// As `allocate`, a timer that no index will lead to: it is pending at once, and this is its word.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        key: K,
+        value: V,
+        deadline: Deadline,
+        repeats: Repeats<V>,
+        access: &mut Access,
+    ) -> Result<Begun<'_, K, V>, Homeless<K, V>> {
+        let comes_back = repeats.is_wanted();
+        let node = self.fill(NO_HASH, key, value, repeats, access)?;
+        // Before it may end, and the node be used again.
+        let identity = Identity { node: node.number, generation: node.tail.generation() };
+        Ok((node, identity, node.head.word.begin(deadline, comes_back)))
+    }
+
+    #[inline]
+    fn fill(
+        &self,
+        hash: u32,
+        key: K,
+        value: V,
+        repeats: Repeats<V>,
+        access: &mut Access,
+    ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
         let Some(node) = self.next_usable(access) else {
             return Err(Homeless(key, value));
         };
@@ -355,7 +402,6 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         tail.value.with_mut(|place| unsafe { (*place).write(value) });
         // Relaxed: published by the link, and by the word when it turns pending.
         tail.hash.store(hash, Relaxed);
-        head.word.allocate(deadline, !matches!(repeats, Repeats::Never));
         if let Repeats::Every(period) = repeats {
             // SAFETY: as above.
             self.periods.reserve(number).0.with_mut(|place| unsafe { _ = (*place).write(period) });
@@ -363,10 +409,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Ok(node)
     }
 
-    /// Undoes `allocate` for a node that was never linked.
+    /// Undoes `allocate` for a node that was never linked, and `begin` for one whose timer its author has ended.
     pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> Homeless<K, V> {
-        // SAFETY: the node was never linked, so nobody else knows its key or value, and they are not used again:
-        // the dead word below carries no key.
+        // SAFETY: the node was never linked, so nobody else knows its key or value (who ends a timer alone touches these), and they are
+        // not used again: the dead word below carries no key.
         let (key, value) = unsafe { (node.head.key.with(|key| (*key).assume_init_read()), node.tail.take_value()) };
         node.head.word.abort();
         self.with_own(access.ordinal, |own| self.push(&mut own.ready, node));
@@ -482,9 +528,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// A chain of nodes that were never used, and how many.
     fn fresh(&self) -> Option<(Chain, u32)> {
-        // Relaxed: a count; the segments are published by their own pointers.
+        // Acquire: pairs with `extent_at_seal`. The segments are published by their own pointers.
+        // Relaxed on failure: only an expectation for the next try.
         let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + self.batch).min(LEN_MAX));
-        let start = self.extent.fetch_update(Relaxed, Relaxed, grow).ok()?;
+        let start = self.extent.fetch_update(Acquire, Relaxed, grow).ok()?;
         let end = (start + self.batch).min(LEN_MAX);
         let mut chain = Chain::default();
         for node in (start..end).rev() {

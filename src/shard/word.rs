@@ -184,17 +184,27 @@ impl AtomicWord {
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
+    /// dead -> pending, by the owner of a free node that no index will lead to.
+    #[inline]
+    pub(super) fn begin(&self, deadline: Deadline, repeats: bool) -> Word {
+        let pending = Word::tentative(deadline, repeats).turned(State::Pending, deadline);
+        // Release: publishes key, value and generation to whoever finds the timer: by its handle, by a hint, or as it seals the shard.
+        // Acquire: observes a look of the worker that came before (see `look`), or of who seals the shard (`end_for_seal`).
+        let old = Word(self.0.swap(pending.0, AcqRel));
+        debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
+        pending
+    }
+
     /// tentative -> yielding, by the owner of a node that is not linked yet.
     pub(super) fn make_yielding(&self) {
         // As in `allocate`, also that it is no mere store.
         self.0.fetch_or(YIELDS, Relaxed);
     }
 
-    /// tentative or yielding -> dead, by the owner of a node that was never linked.
+    /// tentative, yielding or dead -> dead as if never used, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
-        // Relaxed, and a mere store: nobody else knows the node. It cuts off what the worker's looks have released, but
-        // only a sealed shard refuses a node: whatever is begun in it after that needs no hint, it is closed.
-        self.0.store(State::Dead as u64, Relaxed);
+        // Relaxed: nobody else knows the node. A swap, as in `allocate`.
+        self.0.swap(State::Dead as u64, Relaxed);
     }
 
     /// tentative or yielding -> pending, by the author or by whoever helps; every older timer of the key has ended.
@@ -336,6 +346,23 @@ impl AtomicWord {
                 _ => return Sight::Nothing,
             }
         }
+    }
+
+    /// Who seals a shard, at a node that he may not have met in the index: ends what is pending or firing there; the word that it had, if
+    /// it was pending.
+    ///
+    /// As `look`, it always performs a read-modify-write: either it comes before `begin`, which then observes that the shard is sealed;
+    /// or it sees the timer.
+    pub(super) fn end_for_seal(&self) -> Option<Word> {
+        // Adds nothing, on purpose. Release: see above. If it shows a timer, `kill` acquires.
+        let mut seen = Word(self.0.fetch_add(0, Release));
+        while matches!(seen.state(), State::Pending | State::Firing) {
+            match self.kill(seen, End::KeyInUse) {
+                Ok(()) => return Some(seen).filter(|seen| seen.is_pending()),
+                Err(found) => seen = found,
+            }
+        }
+        None
     }
 
     /// Says that the timer's key is needed no more. True if somebody else has unlinked the node: the caller retires it.

@@ -21,6 +21,12 @@ use std::time::{Duration, Instant};
 
 /// Runs of one timer.
 const RUNS_MAX: u32 = 6;
+/// Timers that no key leads to have keys from here on, each another one while it is there: so the model knows them by that.
+const UNINDEXED: u8 = 128;
+
+fn is_indexed(key: u64) -> bool {
+    key < UNINDEXED.into()
+}
 
 /// A length of time: so many ticks and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +70,8 @@ pub enum Op {
     SchedulePast(u8, Span),
     ScheduleWithHandle(u8, Span),
     ScheduleIfAbsent(u8, Span, Reaction),
+    ScheduleUnindexed(Span, Reaction),
+    ScheduleUnindexedAt(Span),
     ScheduleEvery(u8, Span, MissedTicks, Reaction),
     Reschedule(u8, Span),
     RescheduleAt(u8, Span),
@@ -169,6 +177,8 @@ impl From<ScheduleError<Token, Value>> for Refusal {
     }
 }
 
+type Started = Result<Timer<Token, Value>, ScheduleError<Token, Value>>;
+
 /// What the callback shares with the test.
 struct World<S: BuildHasher + Send + Sync + 'static> {
     scheduler: OnceLock<WeakScheduler<Token, Value, S>>,
@@ -200,12 +210,17 @@ impl<S: BuildHasher + Send + Sync + 'static> World<S> {
         let (key, id) = (key.id as u8, value.token.id);
         let is_last = self.count_run(id) >= RUNS_MAX;
         if is_last {
-            self.scheduler().cancel(&u64::from(key));
+            let cancelled = self.scheduler().cancel(&u64::from(key));
+            assert!(is_indexed(key.into()) || cancelled.is_none());
         }
         lock(&self.log).push(Firing { key, id, at, outcome, is_last });
         if panics {
             // Without the hook, so that it is not told.
             resume_unwind(Box::new("on purpose"));
+        }
+        if is_last && !is_indexed(key.into()) {
+            // It could not be cancelled.
+            return Next::Done;
         }
         self.rearm.map_or(Next::Done, Next::After)
     }
@@ -225,6 +240,8 @@ impl<S: BuildHasher + Send + Sync + 'static> World<S> {
         let scheduler = self.scheduler();
         match reaction {
             Reaction::Nothing => Outcome::Nothing,
+            // That would be another timer of its key, which the model does not know.
+            Reaction::Restart(_) if !is_indexed(own.id) => Outcome::Nothing,
             Reaction::Panic => Outcome::Panicked,
             Reaction::Restart(span) => {
                 let (value, delay) = (self.value(Reaction::Nothing), span.delay(self.tick));
@@ -606,6 +623,18 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
             }
             Op::ScheduleWithHandle(key, span) => self.schedule_with_handle(key, self.delay(span)),
             Op::ScheduleIfAbsent(key, span, reaction) => self.schedule_if_absent(key, self.delay(span), reaction),
+            Op::ScheduleUnindexed(span, reaction) => {
+                let (delay, value) = (self.delay(span), self.world.value(reaction));
+                self.schedule_unindexed(value, self.model.deadline_after(delay), |scheduler, key, value| {
+                    scheduler.schedule_unindexed(key, value, delay)
+                });
+            }
+            Op::ScheduleUnindexedAt(span) => {
+                let ((instant, deadline), value) = (self.ahead(span), self.world.value(Reaction::Nothing));
+                self.schedule_unindexed(value, deadline, |scheduler, key, value| {
+                    scheduler.schedule_unindexed_at(key, value, instant)
+                });
+            }
             Op::ScheduleEvery(key, span, missed, reaction) => {
                 self.schedule_every(key, self.delay(span), missed, reaction);
             }
@@ -661,6 +690,20 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule_if_absent(key, timer));
     }
 
+    fn schedule_unindexed(
+        &mut self,
+        value: Value,
+        deadline: Option<u128>,
+        start: impl FnOnce(&Scheduler<Token, Value, S>, Token, Value) -> Started,
+    ) {
+        let id = value.token.id;
+        let Some(key) = (UNINDEXED..=u8::MAX).find(|key| !self.model.pending.contains_key(key)) else { return };
+        let answer = start(&self.scheduler, self.world.key(key), value).map_err(Refusal::from);
+        let timer = Pending { id, deadline, kind: self.model.kind };
+        assert_eq!(answer.as_ref().map_or_else(|&refusal| Err(refusal), |_| Ok(None)), self.model.schedule(key, timer));
+        self.handles.extend(answer.ok().map(|handle| (handle, key, id)));
+    }
+
     fn schedule_every(&mut self, key: u8, period: Duration, missed: MissedTicks, reaction: Reaction) {
         let value = self.world.value(reaction);
         let id = value.token.id;
@@ -703,7 +746,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
     }
 
     fn look(&self, key: u8) {
-        let expected = self.model.remaining(key);
+        let expected = self.model.remaining(key).filter(|_| is_indexed(key.into()));
         assert_eq!(self.scheduler.remaining(&u64::from(key)), expected);
         assert_eq!(self.scheduler.contains(&u64::from(key)), expected.is_some());
     }
@@ -753,7 +796,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         let mut restarted = BTreeMap::new();
         let count = self.scheduler.drain(|key, value| {
             assert_eq!(drained.insert(key.id as u8, value.token.id), None, "handed over once");
-            if let Some(delay) = restart {
+            if let Some(delay) = restart.filter(|_| is_indexed(key.id)) {
                 let value = self.world.value(Reaction::Nothing);
                 restarted.insert(key.id as u8, value.token.id);
                 let answer = self.scheduler.schedule_with(self.world.key(key.id as u8), value, delay);

@@ -49,7 +49,7 @@ impl Access {
     pub(crate) fn ours(self) -> &'static str {
         match self {
             Self::Key => "shardwheel",
-            Self::Handle => "shardwheel-handle",
+            Self::Handle => "shardwheel-unindexed",
             Self::Own => "shardwheel-wheel",
         }
     }
@@ -87,7 +87,8 @@ pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
         by_key::<Heap<S>>("binary-heap"),
         by_key::<Tree<S>>("btree-map"),
         by_key::<Moka<S>>("moka"),
-        by_handle::<ShardwheelHandle<S>>("shardwheel-handle"),
+        by_handle::<ShardwheelHandle<S, false>>("shardwheel-unindexed"),
+        by_handle::<ShardwheelHandle<S, true>>("shardwheel-handle"),
         by_handle::<TokioSleepHandle>("tokio-sleep-handle"),
         by_handle::<DelayQueueHandle>("delay-queue-handle"),
         by_owner::<wheels::Own>("shardwheel-wheel"),

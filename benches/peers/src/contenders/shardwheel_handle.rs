@@ -1,4 +1,4 @@
-//! Ours, by handle. The timers can be found by key all the same.
+//! Ours, by handle. Of the peers' timers none can be found by a key; ours can all the same, or not, if `INDEXED` is false.
 
 use super::shardwheel::Shardwheel;
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
@@ -6,14 +6,14 @@ use crate::witness::Witness;
 use shardwheel::Scheduler;
 use std::time::Duration;
 
-pub(crate) struct ShardwheelHandle<S: KeyHasher>(Shardwheel<S>);
+pub(crate) struct ShardwheelHandle<S: KeyHasher, const INDEXED: bool>(Shardwheel<S>);
 
-impl<S: KeyHasher> Contender for ShardwheelHandle<S> {
-    type Caller = ByHandle<S>;
+impl<S: KeyHasher, const INDEXED: bool> Contender for ShardwheelHandle<S, INDEXED> {
+    type Caller = ByHandle<S, INDEXED>;
     fn new(witness: &'static Witness) -> Self {
         Self(Shardwheel::build(witness))
     }
-    fn caller(&'static self) -> ByHandle<S> {
+    fn caller(&'static self) -> ByHandle<S, INDEXED> {
         ByHandle(&self.0.0)
     }
     fn settle(&self) {
@@ -21,13 +21,18 @@ impl<S: KeyHasher> Contender for ShardwheelHandle<S> {
     }
 }
 
-pub(crate) struct ByHandle<S: KeyHasher>(&'static Scheduler<u64, u64, S>);
+pub(crate) struct ByHandle<S: KeyHasher, const INDEXED: bool>(&'static Scheduler<u64, u64, S>);
 
-impl<S: KeyHasher> Caller for ByHandle<S> {
+impl<S: KeyHasher, const INDEXED: bool> Caller for ByHandle<S, INDEXED> {
     type Handle = shardwheel::Timer<u64, u64>;
     fn schedule(&mut self, timer: Timer) -> Self::Handle {
-        let result = self.0.schedule_with_handle(timer.key, timer.value, timer.delay);
-        result.expect("it is open and not full").1
+        let Timer { key, value, delay } = timer;
+        let handle = if INDEXED {
+            self.0.schedule_with_handle(key, value, delay).map(|(_, handle)| handle)
+        } else {
+            self.0.schedule_unindexed(key, value, delay)
+        };
+        handle.expect("it is open and not full")
     }
     fn cancel(&mut self, _key: u64, timer: Self::Handle) -> Option<u64> {
         timer.cancel()

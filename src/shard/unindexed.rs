@@ -1,0 +1,160 @@
+//! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but none is looked up, so they need
+//! no bucket, and begin and end with one exchange on their words.
+//!
+//! What the index does for others at the end of a shard must be done in another way: whoever seals it does not find them in the list.
+//! So he looks at all nodes, if any timer was begun in this way.
+//!
+//! | who begins a timer                          | who seals the shard                       |
+//! |---------------------------------------------|-------------------------------------------|
+//! | 1. says that there are such timers          | 1. says that the shard is sealed          |
+//! | 2. has the node, perhaps one never used     | 2. reads how many nodes there are         |
+//! | 3. has the word pending                     | 3. ends what is pending, node by node     |
+//! | 4. is the shard sealed? ends it             |                                           |
+//!
+//! (A worker may claim the timer between 3 and 4. Then it was accepted, and fires; but it does not come back: `Shard::fired`.)
+//!
+//! Both sides do each of 1 to 3 by a read-modify-write of the same atomic, so one of them is first. If in 1 or 2 or 3 the sealer is,
+//! the other one observes that, and with it that the shard is sealed. Else the sealer finds the timer in 3; and if 4 comes upon it as
+//! well, one exchange on the word decides whose it is: refused, or accepted and then closed.
+
+use super::period::Repeats;
+use super::slab::Homeless;
+use super::word::{End, Word};
+use super::{Access, Due, Identity, Refused, Shard};
+use crate::sync::{AtomicU32, Ordering};
+use Ordering::Relaxed;
+
+const ANY: u32 = 1;
+const SEALED: u32 = 2;
+
+/// Whether a shard has such timers, and is sealed.
+#[derive(Debug, Default)]
+pub(super) struct Unindexed(AtomicU32);
+
+impl Unindexed {
+    /// Step 1 of who begins a timer. False if the shard is sealed.
+    #[inline]
+    fn announce(&self) -> bool {
+        // Relaxed, here and below: nothing else is read through it, flags are never taken back, and of two read-modify-writes the later
+        // one finds what the other has set. Who finds `ANY` by a load finds what came before it, too.
+        let mut seen = self.0.load(Relaxed);
+        if seen & ANY == 0 {
+            seen = self.0.fetch_or(ANY, Relaxed);
+        }
+        seen & SEALED == 0
+    }
+
+    /// Step 1 of the sealer, which steps 2 and 3 release. True if there may be such timers.
+    fn seal(&self) -> bool {
+        self.0.fetch_or(SEALED, Relaxed) & ANY != 0
+    }
+
+    /// Step 4: who has observed a step of the sealer's finds nothing older.
+    #[inline]
+    pub(super) fn is_sealed(&self) -> bool {
+        self.0.load(Relaxed) & SEALED != 0
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
+    /// Starts a timer that is known by its identity alone.
+    #[inline]
+    pub(crate) fn schedule_unindexed(
+        &self,
+        key: K,
+        value: V,
+        due: Due,
+        repeats: Repeats<V>,
+        access: &mut Access,
+    ) -> Result<Identity, Refused<K, V>> {
+        if !self.unindexed.announce() {
+            return Err(Refused::Sealed(key, value));
+        }
+        let begun = self.slab.begin(key, value, due.deadline(), repeats, access);
+        let (node, identity, word) = begun.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
+        // (If the word has changed, somebody has ended the timer: who seals, or, as that comes late, the worker, whom it was due to.)
+        if self.unindexed.is_sealed() && node.head.word.kill(word, End::Done).is_ok() {
+            let Homeless(key, value) = self.slab.give_back(node, access);
+            return Err(Refused::Sealed(key, value));
+        }
+        self.announce(node.number, &node.head.promise, due, access);
+        Ok(identity)
+    }
+
+    /// The sealer's part: ends all timers that the index has not led to; those that were pending go to `claim`.
+    pub(super) fn seal_unindexed(&self, mut claim: impl FnMut(u32, Word)) {
+        if !self.unindexed.seal() {
+            return;
+        }
+        for node in self.slab.nodes_at_seal() {
+            if let Some(word) = self.slab.reserved_head(node).word.end_for_seal() {
+                claim(node, word);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::super::{Fired, Hint, Look, Purpose, Tick};
+    use super::*;
+
+    /// However it ends, its node is used again.
+    #[test]
+    fn a_timer_without_index_leaves_nothing_behind() {
+        let (now, batch) = (Tick(1), 64);
+        let shard = Shard::<u32, u32>::new(1, batch, now);
+        let ordinal = crate::thread::ordinal();
+        for round in 0..4 * batch {
+            let access = &mut Access::new(&ordinal);
+            let repeats = if round % 4 < 2 { Repeats::Never } else { Repeats::IfWanted };
+            let due = Due { tick: Some(now), now };
+            let timer = shard.schedule_unindexed(round, round, due, repeats, access).expect("it is open");
+            if round % 4 == 0 {
+                assert_eq!(shard.cancel_this(timer, access), Some(round));
+                continue;
+            }
+            let Look::Expired(claim) = shard.look(Hint::new(now, timer.node), now, access) else { panic!("it is due") };
+            let (node, value) = shard.take_value(claim);
+            assert_eq!((value, shard.with_claimed_key(&node, |&key| key)), (round, round));
+            if round % 4 == 1 {
+                shard.finish(node, access);
+                continue;
+            }
+            if round % 4 == 2 {
+                assert_eq!(shard.cancel_this(timer, access), None, "it fires");
+            }
+            let Fired::Ended(node, _) = shard.fired(node, value, None, now, access) else { panic!("it has ended") };
+            shard.finish(node, access);
+        }
+        assert_eq!(shard.nodes_in_use(), 0);
+        let access = &mut Access::new(&ordinal);
+        let due = Due { tick: None, now };
+        let timer = shard.schedule_unindexed(1, 1, due, Repeats::Never, access).expect("it is open");
+        let claim = shard.claim_this(timer, Purpose::TakeOut, access).expect("it is pending");
+        let (node, _) = shard.take_value(claim);
+        shard.finish(node, access);
+        let mut closed = 0;
+        shard.seal(|_| closed += 1);
+        assert_eq!(closed, 0);
+        assert!(matches!(shard.schedule_unindexed(1, 2, due, Repeats::Never, access), Err(Refused::Sealed(1, 2))));
+    }
+
+    /// Its author stalls twice: until the shard is sealed, and again until an old hint of the node has come up.
+    #[test]
+    fn a_timer_that_fires_in_a_sealed_shard_does_not_come_back() {
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        assert!(shard.unindexed.announce());
+        shard.seal(|_| panic!("nothing is pending"));
+        let due = Due { tick: Some(now), now };
+        let begun = shard.slab.begin(7, 70, due.deadline(), Repeats::IfWanted, access);
+        let (node, ..) = begun.expect("there is room");
+        let Look::Expired(claim) = shard.look(Hint::new(now, node.number), now, access) else { panic!("it is due") };
+        let (claim, value) = shard.take_value(claim);
+        let Fired::Ended(claim, 70) = shard.fired(claim, value, Some(due), now, access) else { panic!("it is back") };
+        shard.finish(claim, access);
+    }
+}
