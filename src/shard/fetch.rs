@@ -27,30 +27,37 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
         let mut coming = [const { Coming { head: None, tail: None, spot: None } }; STEPS];
         for step in 0..items.len() + STEPS {
-            let behind = |steps: usize| step.checked_sub(steps).and_then(|index| items.get(index).copied());
-            if let Some(item) = behind(STEPS) {
+            // Those that are not there yet have numbers beyond all others.
+            let behind = |stage: usize| items.get(step.wrapping_sub(stage * STAGE)).copied();
+            let at = |stage: usize| step.wrapping_sub(stage * STAGE) % STEPS;
+            if let Some(item) = behind(STEPS / STAGE) {
                 visit(item);
             }
-            let at = |stage: usize| step.wrapping_sub(stage * STAGE) % STEPS;
-            coming[at(0)] = self.fetch_head(behind(0).map(&node));
-            self.fetch_tail(behind(STAGE).map(&node), &mut coming[at(1)]);
-            self.fetch_bucket(&mut coming[at(2)]);
-            if let Some(spot) = coming[at(3)].spot {
+            if let Some(item) = behind(0) {
+                coming[at(0)] = self.fetch_head(node(item));
+            }
+            if let Some(item) = behind(1) {
+                self.fetch_tail(node(item), &mut coming[at(1)]);
+            }
+            if behind(2).is_some() {
+                self.fetch_bucket(&mut coming[at(2)]);
+            }
+            if behind(3).is_some()
+                && let Some(spot) = coming[at(3)].spot
+            {
                 self.prefetch_behind(spot);
             }
         }
     }
 
-    fn fetch_head(&self, node: Option<u32>) -> Coming<'_, K, V> {
-        let head = node.map(|node| self.slab.head(node));
-        if let Some(head) = head {
-            prefetch(head);
-        }
-        Coming { head, tail: None, spot: None }
+    fn fetch_head(&self, node: u32) -> Coming<'_, K, V> {
+        let head = self.slab.head(node);
+        prefetch(head);
+        Coming { head: Some(head), tail: None, spot: None }
     }
 
-    fn fetch_tail<'a>(&'a self, node: Option<u32>, coming: &mut Coming<'a, K, V>) {
-        if let (Some(node), Some(head)) = (node, coming.head)
+    fn fetch_tail<'a>(&'a self, node: u32, coming: &mut Coming<'a, K, V>) {
+        if let Some(head) = coming.head
             && head.word.load().is_pending()
         {
             let tail = self.slab.tail(node);
