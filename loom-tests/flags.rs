@@ -1,4 +1,5 @@
-//! What stands outside of the shards but must be ordered: the counter that workers sleep on, and the flags of the end.
+//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end, and who waits for
+//! callbacks.
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
@@ -8,6 +9,8 @@ mod ended;
 mod event;
 #[path = "../src/flags.rs"]
 mod flags;
+#[path = "../src/under_way.rs"]
+mod under_way;
 
 use ended::Ended;
 use event::Event;
@@ -15,9 +18,14 @@ use flags::{Abandoned, Closing};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
 use loom::thread;
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
+use under_way::{Phase, Shared, UnderWay};
 
 /// What is wrong with the shipped file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +37,24 @@ enum Fault {
     /// The first fence of each thread is not there; or it is there, but is not in one order with the others.
     NoFenceIn(Function),
     WeakFenceIn(Function),
+    /// In a function of `under_way.rs`.
+    In(&'static str, Flaw),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flaw {
+    AcquiresNothing,
+    ReleasesNothing,
+    IsTorn,
+    HasNoFence,
+    LocksNothing,
+    WakesOne,
+    /// A load finds nobody in the phase that is not the current one.
+    FindsOtherEmpty,
+    /// A load overlooks the latest move of the phase.
+    FindsOneMoveLess,
+    /// A load finds no move of the phase, ever.
+    FindsNoMove,
 }
 
 /// A file, and a function in it.
@@ -38,13 +64,40 @@ thread_local! {
     static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
     /// Who sleeps. Kept where loom does not see it: it orders nothing.
     static SLEEPER: Cell<Option<thread::Thread>> = const { Cell::new(None) };
+    /// Loads of 64 bits are read-modify-writes, which read nothing stale and let loom interleave.
+    static LOADS_ARE_VISIBLE: Cell<bool> = const { Cell::new(false) };
+    static OUTCOMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// What is wrong with the function of `under_way.rs` in which a line stands.
+fn flaw(at: &Location) -> Option<Flaw> {
+    let Fault::In(function, flaw) = FAULT.get() else { return None };
+    let is_in = at.file().ends_with("under_way.rs") && lines_of(function).contains(&at.line());
+    is_in.then_some(flaw)
+}
+
+/// Those of a function of `under_way.rs`.
+fn lines_of(function: &str) -> RangeInclusive<u32> {
+    let text = include_str!("../src/under_way.rs");
+    let start = text.find(&format!("fn {function}(")).expect("it is there");
+    let end = start + text[start..].find("\n    }\n").expect("it ends");
+    let [first, last] = [start, end].map(|place| text[..place].lines().count() as u32);
+    first..=last
+}
+
+/// Notes what this execution of the model came to.
+fn outcome(outcome: impl Debug) {
+    OUTCOMES.with_borrow_mut(|outcomes| outcomes.insert(format!("{outcome:?}")));
 }
 
 /// `src/sync.rs` made of loom's types.
 mod sync {
-    use super::{FAULT, Fault, Function};
+    use super::{FAULT, Fault, Flaw, Function, LOADS_ARE_VISIBLE, flaw};
     pub(crate) use loom::sync::atomic::Ordering;
+    use loom::sync::{MutexGuard, WaitTimeoutResult};
     use std::panic::Location;
+    use std::sync::LockResult;
+    use std::time::Duration;
 
     fn load_order(order: Ordering) -> Ordering {
         if FAULT.get() == Fault::LoadsAcquireNothing { Ordering::Relaxed } else { order }
@@ -93,9 +146,138 @@ mod sync {
             self.0.fetch_add(by, change_order(order))
         }
 
+        #[track_caller]
+        pub(crate) fn fetch_sub(&self, by: u32, order: Ordering) -> u32 {
+            if flaw(Location::caller()) == Some(Flaw::IsTorn) {
+                let found = self.0.fetch_add(0, order);
+                self.0.store(found - by, order_of_store(order));
+                return found;
+            }
+            self.0.fetch_sub(by, weakened(order, Location::caller()))
+        }
+
+        pub(crate) fn new(value: u32) -> Self {
+            Self(loom::sync::atomic::AtomicU32::new(value))
+        }
+
         /// A read-modify-write, which reads nothing stale and lets loom interleave.
         fn latest(&self) -> u32 {
             self.0.fetch_add(0, Ordering::Relaxed)
+        }
+    }
+
+    /// An ordering without what the fault takes from it.
+    fn weakened(order: Ordering, at: &Location) -> Ordering {
+        match (flaw(at), order) {
+            (Some(Flaw::AcquiresNothing), Ordering::AcqRel) => Ordering::Release,
+            (Some(Flaw::ReleasesNothing), Ordering::AcqRel) => Ordering::Acquire,
+            (Some(Flaw::AcquiresNothing), Ordering::Acquire) => Ordering::Relaxed,
+            (Some(Flaw::ReleasesNothing), Ordering::Release) => Ordering::Relaxed,
+            _ => order,
+        }
+    }
+
+    fn order_of_store(order: Ordering) -> Ordering {
+        if matches!(order, Ordering::Release | Ordering::AcqRel) { Ordering::Release } else { Ordering::Relaxed }
+    }
+
+    /// The word of `under_way.rs`.
+    #[derive(Debug, Default)]
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        #[track_caller]
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            let at = Location::caller();
+            let order = weakened(order, at);
+            let found = if LOADS_ARE_VISIBLE.get() { self.0.fetch_add(0, order) } else { self.0.load(order) };
+            match flaw(at) {
+                Some(Flaw::FindsOtherEmpty) if found >> 58 & 1 == 0 => found & !(((1 << 29) - 1) << 29),
+                Some(Flaw::FindsOtherEmpty) => found & !((1 << 29) - 1),
+                Some(Flaw::FindsOneMoveLess) => found.wrapping_sub(1 << 58),
+                Some(Flaw::FindsNoMove) => found & ((1 << 58) - 1),
+                _ => found,
+            }
+        }
+
+        #[track_caller]
+        pub(crate) fn fetch_add(&self, by: u64, order: Ordering) -> u64 {
+            self.modify(|word| word + by, |word, order| word.fetch_add(by, order), order, Location::caller())
+        }
+
+        #[track_caller]
+        pub(crate) fn fetch_sub(&self, by: u64, order: Ordering) -> u64 {
+            self.modify(|word| word - by, |word, order| word.fetch_sub(by, order), order, Location::caller())
+        }
+
+        #[track_caller]
+        pub(crate) fn compare_exchange(
+            &self,
+            old: u64,
+            new: u64,
+            order: Ordering,
+            other: Ordering,
+        ) -> Result<u64, u64> {
+            if flaw(Location::caller()) == Some(Flaw::IsTorn) {
+                let found = self.0.fetch_add(0, order);
+                if found == old {
+                    self.0.store(new, order_of_store(order));
+                }
+                return if found == old { Ok(found) } else { Err(found) };
+            }
+            self.0.compare_exchange(old, new, order, other)
+        }
+
+        fn modify(
+            &self,
+            change: impl Fn(u64) -> u64,
+            atomically: impl Fn(&loom::sync::atomic::AtomicU64, Ordering) -> u64,
+            order: Ordering,
+            at: &Location,
+        ) -> u64 {
+            if flaw(at) == Some(Flaw::IsTorn) {
+                let found = self.0.fetch_add(0, order);
+                self.0.store(change(found), order_of_store(order));
+                return found;
+            }
+            atomically(&self.0, weakened(order, at))
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Mutex<T> {
+        real: loom::sync::Mutex<T>,
+        other: loom::sync::Mutex<T>,
+    }
+
+    impl<T> Mutex<T> {
+        #[track_caller]
+        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+            let is_real = flaw(Location::caller()) != Some(Flaw::LocksNothing);
+            if is_real { self.real.lock() } else { self.other.lock() }
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+            super::outcome("sleeps");
+            self.0.wait(guard)
+        }
+
+        pub(crate) fn wait_timeout<'a, T>(
+            &self,
+            guard: MutexGuard<'a, T>,
+            limit: Duration,
+        ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+            self.0.wait_timeout(guard, limit)
+        }
+
+        #[track_caller]
+        pub(crate) fn notify_all(&self) {
+            if flaw(Location::caller()) == Some(Flaw::WakesOne) { self.0.notify_one() } else { self.0.notify_all() }
         }
     }
 
@@ -106,6 +288,7 @@ mod sync {
             |function: Function| caller.file().ends_with(function.0) && caller.line() == crate::fence_line(function);
         match FAULT.get() {
             Fault::NoFenceIn(function) if is_in(function) => {}
+            _ if flaw(caller) == Some(Flaw::HasNoFence) => {}
             Fault::WeakFenceIn(function) if is_in(function) => loom::sync::atomic::fence(Ordering::AcqRel),
             _ => loom::sync::atomic::fence(order),
         }
@@ -151,6 +334,33 @@ fn explore(fault: Fault, model: fn()) {
         SLEEPER.set(None);
         model();
     });
+}
+
+/// Explores with stale loads, and with visible ones; the model reaches exactly these outcomes.
+fn reaches(model: fn(), expected: &[&str]) {
+    OUTCOMES.take();
+    for visible in [false, true] {
+        LOADS_ARE_VISIBLE.set(visible);
+        explore(Fault::None, model);
+    }
+    let expected: BTreeSet<_> = expected.iter().map(|outcome| format!("{outcome:?}")).collect();
+    assert_eq!(OUTCOMES.take(), expected);
+}
+
+/// What loom calls two accesses to one cell that nothing orders.
+const RACE: &str = "Causality violation";
+
+/// With this fault in a function of `under_way.rs` the model fails, and for this reason, with stale loads or with visible ones.
+fn assert_notices_in(function: &'static str, flaw: Flaw, model: fn(), reason: &str) {
+    let failure = [false, true].into_iter().find_map(|visible| {
+        LOADS_ARE_VISIBLE.set(visible);
+        let panic = catch_unwind(AssertUnwindSafe(|| explore(Fault::In(function, flaw), model))).err()?;
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+    });
+    let failure = failure.unwrap_or_else(|| panic!("{flaw:?} in {function} goes unnoticed"));
+    println!("{flaw:?} in {function}: {failure}");
+    assert!(failure.contains(reason), "{flaw:?} in {function}: expected `{reason}`, got: {failure}");
 }
 
 fn assert_notices(fault: Fault, model: fn()) {
@@ -266,6 +476,134 @@ fn ended_entry() {
     assert_eq!(entry.1.load(Relaxed), 0, "an entry that has ended stays");
 }
 
+/// A callback, and what tells of it: one flag that orders nothing.
+#[derive(Default)]
+struct Running {
+    under_way: UnderWay,
+    is_told: AtomicU32,
+    done: [UnsafeCell<u32>; 2],
+}
+
+// SAFETY: loom checks each access to what the callbacks do.
+unsafe impl Sync for Running {}
+
+impl Running {
+    fn call_back(&self, number: usize) {
+        // SAFETY: of this callback alone, and of those who have waited for it.
+        self.done[number].with_mut(|done| unsafe { *done += 1 });
+    }
+
+    /// After having waited for it.
+    fn assert_done(&self, number: usize) {
+        // SAFETY: nobody is at it any more, or loom finds that.
+        assert_eq!(self.done[number].with(|done| unsafe { *done }), 1, "a callback that was under way runs on");
+    }
+
+    /// Somebody who claims a timer, tells of it, and runs it.
+    fn claim_and_run(&self) {
+        let entered = self.under_way.enter();
+        self.is_told.store(1, Relaxed);
+        self.call_back(0);
+        self.under_way.leave(entered);
+    }
+}
+
+/// Who has heard of a claim, in whatever way, waits for its callback. Beside them somebody finds nothing to claim.
+fn waiting_for_a_callback() {
+    let shared = Arc::new(Running::default());
+    let [running, passing] = [(); 2].map(|()| Arc::clone(&shared));
+    let threads = [
+        thread::spawn(move || running.claim_and_run()),
+        thread::spawn(move || {
+            let entered = passing.under_way.enter();
+            passing.under_way.enter_beside(entered, 1);
+            (0..2).for_each(|_| passing.under_way.leave(entered));
+        }),
+    ];
+    if shared.is_told.load(Relaxed) == 1 {
+        assert!(shared.under_way.wait(None));
+        shared.assert_done(0);
+        outcome("waited");
+    } else {
+        outcome("not told");
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert!(shared.under_way.is_empty());
+}
+
+/// Two wait, with one who gives up at his first look; or looks only, as within a callback.
+fn waiting_together() {
+    let shared = Arc::new(Running::default());
+    let entered = shared.under_way.enter();
+    let [running, waiting] = [(); 2].map(|()| Arc::clone(&shared));
+    let callback = thread::spawn(move || {
+        running.call_back(0);
+        running.under_way.leave(entered);
+    });
+    let other = thread::spawn(move || {
+        let in_time = waiting.under_way.wait(Some(Instant::now()));
+        outcome(if in_time { "in time" } else { "gives up" });
+        if in_time || waiting.under_way.wait(None) {
+            waiting.assert_done(0);
+        }
+    });
+    if shared.under_way.is_empty() {
+        outcome("empty");
+    } else {
+        assert!(shared.under_way.wait(None));
+    }
+    shared.assert_done(0);
+    [callback, other].into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+/// Two threads run timers that were claimed together.
+fn waiting_for_a_batch() {
+    let shared = Arc::new(Running::default());
+    let under_way = &shared.under_way;
+    let entered = under_way.enter();
+    under_way.enter_beside(entered, 1);
+    under_way.leave(entered);
+    let batch = Arc::new(Shared::new(entered, 2));
+    let threads = [0, 1].map(|number| {
+        let (shared, batch) = (Arc::clone(&shared), Arc::clone(&batch));
+        thread::spawn(move || {
+            shared.call_back(number);
+            batch.end(1, &shared.under_way);
+        })
+    });
+    assert!(under_way.wait(None));
+    [0, 1].into_iter().for_each(|number| shared.assert_done(number));
+    outcome("waited");
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+/// One is always under way: each enters before the one before leaves. Who waits is done even so, with one still there.
+fn waiting_while_callbacks_overlap() {
+    let shared = Arc::new(Running::default());
+    let first = shared.under_way.enter();
+    let running = Arc::clone(&shared);
+    let callbacks = thread::spawn(move || {
+        let mut last = first;
+        for round in 0.. {
+            assert!(round < 50, "who waits would wait for ever");
+            let next = running.under_way.enter();
+            running.under_way.leave(last);
+            last = next;
+            if last != first {
+                break;
+            }
+            thread::yield_now();
+        }
+        last
+    });
+    assert!(shared.under_way.wait(None));
+    let last: Phase = callbacks.join().expect("no panic");
+    assert!(!shared.under_way.is_empty());
+    shared.under_way.leave(last);
+    assert!(shared.under_way.is_empty());
+    outcome("waited");
+}
+
 #[test]
 fn no_notification_is_slept_through() {
     explore(Fault::None, two_notifications);
@@ -316,4 +654,47 @@ fn an_entry_leaves_the_map_when_its_timer_ends() {
         assert_notices(Fault::NoFenceIn(function), ended_entry);
         assert_notices(Fault::WeakFenceIn(function), ended_entry);
     }
+}
+
+#[test]
+fn who_waits_for_callbacks_waits_for_all_that_he_has_heard_of() {
+    reaches(waiting_for_a_callback, &["not told", "waited", "sleeps"]);
+    let notices = |function, flaw, reason| assert_notices_in(function, flaw, waiting_for_a_callback, reason);
+    notices("enter", Flaw::IsTorn, "subtract with overflow");
+    notices("enter_beside", Flaw::IsTorn, "subtract with overflow");
+    notices("leave", Flaw::IsTorn, "is_empty()");
+    notices("have_left_since", Flaw::IsTorn, "deadlock");
+    for function in ["enter", "first_look"] {
+        notices(function, Flaw::HasNoFence, RACE);
+    }
+    for function in ["first_look", "have_left_since"] {
+        notices(function, Flaw::AcquiresNothing, RACE);
+    }
+    notices("leave", Flaw::ReleasesNothing, RACE);
+    notices("wake", Flaw::LocksNothing, "deadlock");
+}
+
+#[test]
+fn who_waits_for_callbacks_holds_up_no_other() {
+    reaches(waiting_together, &["in time", "gives up", "empty", "sleeps"]);
+    let notices = |function, flaw, reason| assert_notices_in(function, flaw, waiting_together, reason);
+    notices("wake", Flaw::WakesOne, "deadlock");
+    // Both phases are waited for.
+    notices("have_left_since", Flaw::FindsOtherEmpty, "runs on");
+    notices("first_look", Flaw::FindsOneMoveLess, "runs on");
+}
+
+#[test]
+fn a_batch_is_under_way_until_the_last_of_its_timers_has_ended() {
+    reaches(waiting_for_a_batch, &["waited", "sleeps"]);
+    let notices = |flaw, reason| assert_notices_in("end", flaw, waiting_for_a_batch, reason);
+    notices(Flaw::IsTorn, "deadlock");
+    notices(Flaw::AcquiresNothing, RACE);
+    notices(Flaw::ReleasesNothing, RACE);
+}
+
+#[test]
+fn callbacks_that_overlap_starve_nobody_who_waits() {
+    reaches(waiting_while_callbacks_overlap, &["waited", "sleeps"]);
+    assert_notices_in("enter", Flaw::FindsNoMove, waiting_while_callbacks_overlap, "would wait for ever");
 }

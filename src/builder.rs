@@ -15,6 +15,7 @@ use crate::scheduler::Scheduler;
 use crate::service::{Core, ShardReport};
 use crate::shard::{Shard, Tick, batch_len};
 use crate::thread;
+use crate::under_way::UnderWay;
 use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::hash_map::RandomState;
@@ -391,6 +392,8 @@ where
             runs_inline,
             rearms,
             growth: Growth::new(shard_count),
+            under_way: (0..shard_count).map(|_| CachePadded::new(UnderWay::default())).collect(),
+            sealing: UnderWay::default(),
             closing: Closing::default(),
             abandoned: Abandoned::default(),
         };

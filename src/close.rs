@@ -9,7 +9,8 @@ pub enum Close {
     /// Drops their values.
     Discard,
     /// Fires them all now, whatever their deadlines. `close` waits for their callbacks only if it runs them itself:
-    /// [`Executor::Inline`](crate::Executor::Inline), and with the manual clock.
+    /// [`Executor::Inline`](crate::Executor::Inline), and with the manual clock. Else
+    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) does.
     FireNow,
     /// Gives them back, with their remaining time.
     Return,

@@ -7,8 +7,9 @@ use crate::handout::Handout;
 use crate::service::Core;
 use crate::shard::{Access, Claim, ClaimedNode, PREFETCH_AHEAD, Shard};
 use crate::thread;
+use crate::under_way::{Phase, Shared};
 use crate::unwind::drop_quietly;
-use std::mem::needs_drop;
+use std::mem::{self, needs_drop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,6 +38,7 @@ pub(crate) struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) shard_number: usize,
     pub(crate) is_due: IsDue,
     waiting: Handout<Claim>,
+    unfinished: Shared,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
@@ -46,8 +48,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         shard_number: usize,
         is_due: IsDue,
         claims: Vec<Claim>,
+        entered: Phase,
     ) -> Self {
-        Self { core, runner, shard_number, is_due, waiting: Handout::new(claims) }
+        let unfinished = Shared::new(entered, claims.len());
+        Self { core, runner, shard_number, is_due, waiting: Handout::new(claims), unfinished }
     }
 
     pub(crate) fn shard(&self) -> &Shard<K, V> {
@@ -148,11 +152,13 @@ where
 struct Taken<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batch: &'a Batch<K, V>,
     nodes: Vec<ClaimedNode>,
+    /// Timers that have come back, besides.
+    rearmed: usize,
 }
 
 impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
     fn of(batch: &'a Batch<K, V>) -> Self {
-        Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)) }
+        Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)), rearmed: 0 }
     }
 
     /// Does with a timer's value what `end` says; it answers when one that repeats is to come back.
@@ -170,23 +176,28 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         self.nodes.push(node);
         if let Some((value, comeback)) = end(&self.nodes[place], value, repeats) {
             let node = self.nodes.pop().expect("it was pushed");
-            self.nodes.extend(come_back(self.batch, node, value, due, comeback));
+            match come_back(self.batch, node, value, due, comeback) {
+                Some(node) => self.nodes.push(node),
+                None => self.rearmed += 1,
+            }
         }
     }
 
     fn finish(&mut self) {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
-        let shard = self.batch.shard();
+        let (batch, shard) = (self.batch, self.batch.shard());
+        let ended = self.nodes.len() + mem::take(&mut self.rearmed);
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
         self.nodes.drain(..).for_each(|node| shard.finish(node, &access));
-        self.batch.core.drop_keys_of(self.batch.shard_number, &with_keys);
+        batch.core.drop_keys_of(batch.shard_number, &with_keys);
+        batch.unfinished.end(ended, &batch.core.under_way[batch.shard_number]);
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Taken<'_, K, V> {
     fn drop(&mut self) {
-        if !self.nodes.is_empty() {
+        if !self.nodes.is_empty() || self.rearmed > 0 {
             self.finish();
         }
     }
@@ -221,11 +232,11 @@ mod tests {
         (0..count).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
         let (shard, ordinal) = (&core.shards[0], thread::ordinal());
         let access = Access::new(&ordinal);
-        let mut claims = Vec::new();
+        let (mut claims, entered) = (Vec::new(), core.under_way[0].enter());
         shard.identities(|timer| claims.extend(shard.claim_this(timer, Purpose::Fire, &access)));
         drop(access);
         core.reports[0].waiting.fetch_add(count, Relaxed);
-        let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims);
+        let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims, entered);
         core.clock.set(Nanos(3_000_000));
         // The second call, of one who comes to help, finds nothing to do, and tells nothing.
         (0..2).for_each(|_| batch.run());

@@ -16,6 +16,7 @@ use crate::expired::{Batch, IsDue};
 use crate::service::Core;
 use crate::shard::Claim;
 use crate::thread;
+use crate::under_way::Phase;
 use crate::unwind::{caught, quietly};
 use rayon::ThreadPool;
 use std::collections::VecDeque;
@@ -43,19 +44,21 @@ struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 /// Hands claimed timers of one shard to the executor. The caller holds no `Access`, since callbacks may run right here.
-/// A worker keeps watch over what several threads may share.
+/// A worker keeps watch over what several threads may share. `entered` is where the caller entered before it claimed them.
 pub(crate) fn hand_over<K, V>(
     core: &Arc<Core<K, V>>,
     shard_number: usize,
     claims: Vec<Claim>,
+    entered: Phase,
     is_due: IsDue,
     mut watch: Option<&mut Watch<K, V>>,
 ) where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
+    let under_way = &core.under_way[shard_number];
     if claims.is_empty() {
-        return;
+        return under_way.leave(entered);
     }
     let runner = core.runner.upgrade().expect("whoever claims timers holds the runner");
     let count = claims.len();
@@ -67,12 +70,13 @@ pub(crate) fn hand_over<K, V>(
     core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
     let has_first = watch.as_ref().is_some_and(|watch| watch.first.is_some());
     let mut give = |claims| {
-        let batch = Batch::new(Arc::clone(core), Arc::clone(&runner), shard_number, is_due, claims);
+        let batch = Batch::new(Arc::clone(core), Arc::clone(&runner), shard_number, is_due, claims, entered);
         execute(Arc::new(batch), watch.as_deref_mut());
     };
     if has_first || count <= BATCH_MAX {
         return give(claims);
     }
+    under_way.enter_beside(entered, count.div_ceil(BATCH_MAX) - 1);
     let mut claims = claims.into_iter();
     while claims.len() > 0 {
         give(claims.by_ref().take(BATCH_MAX).collect());

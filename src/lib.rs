@@ -66,6 +66,7 @@ mod stats;
 mod sync;
 mod thread;
 mod timer;
+mod under_way;
 mod unindexed;
 mod unwind;
 pub mod wheel;

@@ -1,19 +1,18 @@
 //! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
 
 mod weak;
+mod whole;
 
 pub use weak::WeakScheduler;
 
 use crate::builder::Builder;
 use crate::callback::in_callback;
 use crate::clock::Clock;
-use crate::close::{Close, Closed};
 use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
-use crate::stats::Stats;
 use crate::thread;
 use crate::timer::{Home, Link, Timer};
 use std::borrow::Borrow;
@@ -27,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`] and joins its workers, unless a
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`](crate::Close::Discard) and joins its workers, unless a
 /// callback drops it.
 ///
 /// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers have ended
@@ -303,7 +302,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// was cancelled, or never was.
     ///
     /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later. One that repeats
-    /// and is firing answers `None`, since its callback has the value, and does not come back.
+    /// and is firing answers `None`, since its callback has the value, and does not come back. Whoever must know after a `None` that no
+    /// callback of it runs any more calls [`wait_for_callbacks`](Self::wait_for_callbacks).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -377,9 +377,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if self.0.core.is_closed() {
             return false;
         }
-        let (shard, ordinal) = (place.shard, thread::ordinal());
-        let claim = shard.claim(place.spot, |other| other.borrow() == key, &Access::new(&ordinal));
-        claim.map(|claim| self.0.core.fire(place.shard_number, claim)).is_some()
+        let is_key = |other: &K| other.borrow() == key;
+        let claim = |shard: &Shard<K, V>| shard.claim(place.spot, is_key, &Access::new(&thread::ordinal()));
+        self.0.core.expire_now(place.shard_number, claim)
     }
 
     /// Where the key belongs; the processor is asked for what is there, so whoever has something else to do does that first.
@@ -605,115 +605,6 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         let links = (0..thread::stripe_count()).map(|_| Arc::new(Arc::clone(&core).into())).collect();
         let (thread_count, threads) = (threads.len(), Mutex::new(threads));
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads, thread_count, links }))
-    }
-
-    /// The time by this scheduler's clock: the system's, less what it takes to read that once or twice, or that of its
-    /// [`ManualClock`](crate::ManualClock). What [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
-    ///
-    /// ```
-    /// # use shardwheel::Scheduler;
-    /// # use std::time::Duration;
-    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
-    /// let before = scheduler.now();
-    /// clock.advance(Duration::from_secs(9));
-    /// assert_eq!(scheduler.now() - before, Duration::from_secs(9));
-    /// # Ok::<(), shardwheel::BuildError>(())
-    /// ```
-    pub fn now(&self) -> Instant {
-        let clock = &self.0.core.clock;
-        clock.instant(clock.now())
-    }
-
-    /// The number of pending timers; exact while nothing runs at the same time. O(threads).
-    pub fn len(&self) -> usize {
-        if self.is_closed() {
-            return 0;
-        }
-        usize::try_from(self.0.core.counters.pending()).unwrap_or(usize::MAX)
-    }
-
-    /// True if no timer is pending.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Takes out everything that is pending at the call and hands each pair to `each`, once, on this thread; how many
-    /// that were. The scheduler goes on working, and `each` may use it: what it starts is not drained.
-    ///
-    /// A timer that fires or is cancelled during the call may not be handed over. O(timers ever pending at once).
-    ///
-    /// ```
-    /// # use shardwheel::Scheduler;
-    /// # use std::time::Duration;
-    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
-    /// scheduler.schedule_with(7, "a", Duration::from_secs(1)).expect("it is open and not full");
-    /// let drained = scheduler.drain(|key, value| {
-    ///     scheduler.schedule_with(*key, value, Duration::from_secs(60)).expect("it is open and not full");
-    /// });
-    /// assert_eq!((drained, scheduler.len()), (1, 1));
-    /// # Ok::<(), shardwheel::BuildError>(())
-    /// ```
-    pub fn drain(&self, each: impl FnMut(&K, V)) -> usize {
-        self.0.core.drain(each)
-    }
-
-    /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
-    /// timer that was still pending. Calls after the first change nothing and return nothing.
-    ///
-    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or a destructor of
-    /// what one leaves), or another call of `close` does so already.
-    ///
-    /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody waits for: a program
-    /// whose end must not cut them short has them tell that they are done. (Those that workers run themselves, with
-    /// [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and the pool, stay
-    /// until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
-    ///
-    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
-    /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
-    /// thread that holds one itself that would be for ever, so there it discards instead; and so it does in the destructor of a
-    /// thread-local, where nobody can tell any more whether the thread holds one.
-    ///
-    /// ```
-    /// # use shardwheel::{Close, Scheduler};
-    /// # use std::time::Duration;
-    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
-    /// scheduler.schedule_with(7, "a", Duration::from_secs(3)).expect("it is open and not full");
-    /// let closed = scheduler.close(Close::Return);
-    /// assert_eq!(closed.returned, [(7, "a", Duration::from_secs(3))]);
-    /// # Ok::<(), shardwheel::BuildError>(())
-    /// ```
-    pub fn close(&self, close: Close) -> Closed<K, V> {
-        let closed = self.0.core.close(close);
-        join(self.0.take_threads());
-        closed
-    }
-
-    /// True once `close` was called.
-    pub fn is_closed(&self) -> bool {
-        self.0.core.is_closed()
-    }
-
-    /// What the scheduler tells about itself. Lock-free; O(threads), and reads a thousand counters of each shard: for now and then, not
-    /// for each call.
-    ///
-    /// ```
-    /// # use shardwheel::Scheduler;
-    /// # use std::time::Duration;
-    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
-    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
-    /// scheduler.schedule(2, Duration::from_secs(9)).expect("it is open and not full");
-    /// clock.advance(Duration::from_secs(5));
-    /// let stats = scheduler.stats();
-    /// assert_eq!((stats.scheduled, stats.fired, stats.pending), (2, 1, 1));
-    /// # Ok::<(), shardwheel::BuildError>(())
-    /// ```
-    pub fn stats(&self) -> Stats {
-        self.0.core.stats()
-    }
-
-    /// A handle that does not keep the scheduler open: for a callback that uses its own scheduler.
-    pub fn downgrade(&self) -> WeakScheduler<K, V, S> {
-        WeakScheduler::of(self)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What all handles, workers and jobs of one scheduler share, and the operations on it that name no key.
 
+use crate::callback::in_callback;
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
@@ -12,14 +13,16 @@ use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::thread;
+use crate::under_way::{Phase, UnderWay};
 use crate::unwind::drop_quietly;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `ShardReport::pinned_core` of a worker that is not pinned.
 const NOT_PINNED: usize = usize::MAX;
@@ -68,6 +71,10 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Every timer's callback decides whether it comes back.
     pub(crate) rearms: bool,
     pub(crate) growth: Growth,
+    /// Of each shard, who may claim timers for their callbacks, and the callbacks.
+    pub(crate) under_way: Box<[CachePadded<UnderWay>]>,
+    /// Calls of `close` that may not have sealed all shards.
+    pub(crate) sealing: UnderWay,
     pub(crate) closing: Closing,
     /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
     pub(crate) abandoned: Abandoned,
@@ -108,9 +115,34 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         }
     }
 
-    /// Fires one claimed timer ahead of its time.
-    pub(crate) fn fire(self: &Arc<Self>, shard_number: u32, claim: Claim) {
-        hand_over(self, shard_number as usize, vec![claim], IsDue::No, None);
+    /// Fires a timer of a shard ahead of its time, if `claim` finds it pending.
+    pub(crate) fn expire_now(
+        self: &Arc<Self>,
+        shard_number: u32,
+        claim: impl FnOnce(&Shard<K, V>) -> Option<Claim>,
+    ) -> bool {
+        let number = shard_number as usize;
+        let entered = self.under_way[number].enter();
+        // The comparison of keys is the user's.
+        let claimed = catch_unwind(AssertUnwindSafe(|| claim(&self.shards[number])));
+        let Ok(Some(claim)) = claimed else {
+            self.under_way[number].leave(entered);
+            return claimed.map_or_else(|panic| resume_unwind(panic), |_| false);
+        };
+        hand_over(self, number, vec![claim], entered, IsDue::No, None);
+        true
+    }
+
+    /// See [`Scheduler::wait_for_callbacks`](crate::Scheduler::wait_for_callbacks).
+    pub(crate) fn wait_for_callbacks(&self, timeout: Duration) -> bool {
+        // Who is told that the scheduler is closed may be told so before a shard is sealed; and what expires there meanwhile, afterwards.
+        let mut all = iter::once(&self.sealing).chain(self.under_way.iter().map(|under_way| &**under_way));
+        if in_callback() {
+            return all.all(UnderWay::is_empty);
+        }
+        // None: for as long as it takes.
+        let limit = Instant::now().checked_add(timeout);
+        all.all(|under_way| under_way.wait(limit))
     }
 
     /// Takes out what is pending now and hands each pair to `each`.
@@ -159,20 +191,28 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// Ends everything; see [`Scheduler::close`](crate::Scheduler::close). Does not join the workers.
     pub(crate) fn close(self: &Arc<Self>, close: Close) -> Closed<K, V> {
         let mut closed = Closed::default();
+        let sealing = self.sealing.enter();
         if !self.begin_close() {
+            self.sealing.leave(sealing);
             return closed;
         }
+        // Before it shows that the shards are sealed.
+        let entered = if close == Close::FireNow { self.enter_all() } else { Vec::new() };
         let pending = self.seal();
+        self.sealing.leave(sealing);
+        if close == Close::FireNow {
+            closed.fired = self.fire_all(pending, entered);
+            return closed;
+        }
         // Other threads may be comparing these very keys. Whoever pins from now on finds the shards sealed and these timers dead, and
         // compares no key with theirs; those that were pinned before are waited for. That is impossible while this thread holds a
         // guard of its own: then nobody can tell when the keys are free, so they stay until the scheduler goes.
         let has_any = pending.iter().any(|claims| !claims.is_empty());
         let readers_gone = if close == Close::Return && has_any { wait_for_readers() } else { None };
         for (shard, claims) in pending.into_iter().enumerate() {
-            match (close, &readers_gone) {
-                (Close::FireNow, _) => closed.fired += self.fire_now(shard, claims),
-                (Close::Return, Some(readers_gone)) => self.give_back(shard, claims, readers_gone, &mut closed),
-                (Close::Return | Close::Discard, _) => closed.discarded += self.discard(shard, claims),
+            match &readers_gone {
+                Some(readers_gone) => self.give_back(shard, claims, readers_gone, &mut closed),
+                None => closed.discarded += self.discard(shard, claims),
             }
         }
         closed
@@ -215,9 +255,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         count
     }
 
-    fn fire_now(self: &Arc<Self>, shard: usize, claims: Vec<Claim>) -> usize {
-        let count = claims.len();
-        hand_over(self, shard, claims, IsDue::No, None);
+    fn enter_all(&self) -> Vec<Phase> {
+        self.under_way.iter().map(|under_way| under_way.enter()).collect()
+    }
+
+    fn fire_all(self: &Arc<Self>, pending: Vec<Vec<Claim>>, entered: Vec<Phase>) -> usize {
+        let count = pending.iter().map(Vec::len).sum();
+        for ((shard, claims), entered) in pending.into_iter().enumerate().zip(entered) {
+            hand_over(self, shard, claims, entered, IsDue::No, None);
+        }
         count
     }
 

@@ -5,6 +5,8 @@
 //! (`loom-tests/support/sync.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+/// Not for `shard/`: for those who wait for callbacks.
+pub(crate) use std::sync::{Condvar, Mutex};
 
 /// Memory that is reclaimed once nobody can still be looking at it.
 pub(crate) mod epoch {

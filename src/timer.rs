@@ -75,7 +75,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         &self.core().shards[self.home.shard as usize]
     }
 
-    /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does.
+    /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does. After a `None`,
+    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) tells when its callback does not run any more.
     pub fn cancel(&self) -> Option<V> {
         if self.core().is_closed() {
             return None;
@@ -129,8 +130,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return false;
         }
-        let claim = self.shard().claim_this(self.identity, Purpose::Fire, &Access::new(&thread::ordinal()));
-        claim.map(|claim| self.core().fire(self.home.shard, claim)).is_some()
+        let claim =
+            |shard: &Shard<K, V>| shard.claim_this(self.identity, Purpose::Fire, &Access::new(&thread::ordinal()));
+        self.core().expire_now(self.home.shard, claim)
     }
 
     fn due(&self) -> Option<Option<Tick>> {

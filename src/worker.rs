@@ -12,6 +12,7 @@ use crate::fanout::{Watch, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
+use crate::under_way::Phase;
 use crate::wheel::slots::{Entry, Slots};
 use std::mem;
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     due: Vec<Hint>,
     /// Timers claimed, before they are handed over.
     claims: Vec<Claim>,
+    /// Where this worker has entered since it may claim some.
+    entered: Option<Phase>,
     /// What has been handed over and may need help.
     watch: Watch<K, V>,
     sweeping: bool,
@@ -100,6 +103,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             last_reading: Nanos(0),
             due,
             claims: Vec::new(),
+            entered: None,
             watch: Watch::new(first),
             sweeping: false,
             sweep_share: SWEEP_MAX,
@@ -175,6 +179,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         if self.due.is_empty() {
             return;
         }
+        self.enter();
         let (wheel, claims) = (&mut self.wheel, &mut self.claims);
         shard.visit_ahead(&self.due, Hint::node, |hint| {
             if let Some(later) = look(shard, hint, now, access, claims) {
@@ -225,14 +230,21 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.wheel.check_invariants();
     }
 
+    /// Before anything is looked at that may be due.
+    fn enter(&mut self) {
+        let under_way = &self.core.under_way[self.index];
+        self.entered.get_or_insert_with(|| under_way.enter());
+    }
+
     fn hand_over(&mut self) {
+        let Some(entered) = self.entered.take() else { return };
         if self.claims.is_empty() {
-            return;
+            return self.core.under_way[self.index].leave(entered);
         }
         self.fired += self.claims.len();
         let room = Vec::with_capacity(self.claims.len());
         let claims = mem::replace(&mut self.claims, room);
-        hand_over(&self.core, self.index, claims, IsDue::Yes, Some(&mut self.watch));
+        hand_over(&self.core, self.index, claims, entered, IsDue::Yes, Some(&mut self.watch));
     }
 
     /// The next tick at which a timer is due, as far as the worker has been told; or some tick behind `limit`, if it is. Hints that nobody
@@ -252,6 +264,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             if looks >= review_max.saturating_mul(REVIEW_PLACES) {
                 break Some(now);
             }
+            self.enter();
             let claims = &mut self.claims;
             self.wheel.review(tick, |hint| {
                 looks += 1;

@@ -181,6 +181,34 @@ fn callers_race_with_runs_that_rearm() {
     callers_race_with_runs(|| Scheduler::builder().shards(1).build_rearming_manual(rearm).expect("valid"));
 }
 
+/// Who was told that he came too late waits, and finds what the callback has done, though nothing else orders that.
+#[test]
+fn a_cancel_that_comes_too_late_waits_for_the_callback() {
+    for round in 0..ROUNDS {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let builder = Scheduler::builder().shards(1).pinning(Pinning::Off).executor(Executor::Inline);
+        let scheduler = builder
+            .build(move |_: &String, _: Counted| {
+                counted.store(counted.load(Relaxed) + 1, Relaxed);
+            })
+            .expect("valid settings");
+        scheduler.schedule_with(key(0), Counted::new(&alive), MS).expect("open");
+        thread::scope(|scope| {
+            scope.spawn(|| scheduler.expire_now(&key(0)));
+            scope.spawn(|| assert!(scheduler.wait_for_callbacks(MS * 10_000)));
+            (0..round % 4).for_each(|_| thread::yield_now());
+            if scheduler.cancel(&key(0)).is_none() {
+                assert!(scheduler.wait_for_callbacks(Duration::MAX));
+                assert_eq!((runs.load(Relaxed), alive.load(Relaxed)), (1, 0));
+            }
+        });
+        scheduler.close(Close::Discard);
+        assert_all_ended(&scheduler.stats());
+    }
+}
+
 /// A second thread ends a periodic timer while the worker runs it.
 #[test]
 fn a_cancel_races_with_the_workers_runs() {

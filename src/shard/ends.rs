@@ -104,6 +104,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// True if it was this call that took the node of an ended timer out of the index, or no index led to it.
+    #[inline]
     fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
         self.spot_if_indexed(node.tail.hash())
             .is_none_or(|spot| self.index.remove(&self.slab, spot, node, None, access))

@@ -122,6 +122,7 @@ impl AtomicPromise {
     }
 
     /// The worker, about to look because of a hint for `tick`: takes back what was promised of this hint.
+    #[inline]
     pub(crate) fn withdraw(&self, tick: Tick) -> Promise {
         let mut seen = Promise(self.0.load(Ordering::Relaxed));
         loop {

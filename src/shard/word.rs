@@ -328,6 +328,7 @@ impl AtomicWord {
     /// - the caller's change first: this look sees it.
     /// - this look first: the caller's change reads from it (Acquire from Release), so that the caller then reads the
     ///   promise as withdrawn and sends a hint of its own.
+    #[inline]
     pub(super) fn look(&self, now: Tick) -> Sight {
         let mut word = self.load();
         loop {
