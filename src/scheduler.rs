@@ -192,7 +192,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
-    /// looking its key up.
+    /// looking its key up. If nobody will look that up, [`schedule_unindexed`](Self::schedule_unindexed) is faster.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).

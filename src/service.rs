@@ -278,7 +278,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             shard.finish(claimed, &Access::new(&ordinal));
             // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
             let key = unsafe { shard.take_key(node) };
-            let key = key.expect("a sealed shard's nodes stay in the index, so nobody else takes their keys");
+            let key = key.expect("nobody takes a sealed shard's nodes out, so nobody else takes their keys");
             closed.returned.push((key, value, self.clock.until(due, now)));
         });
     }

@@ -19,15 +19,16 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// Starts a timer that is known by its handle alone: no look-up by key finds it, and it neither replaces a timer nor is replaced by
-    /// one, so any number of them may have the same key. The callback gets key and value as ever; `len`, `stats`,
+    /// Starts a timer that is known by its handle alone: no call by key finds it, [`schedule_if_absent`](Self::schedule_if_absent)
+    /// neither, and it neither replaces a timer nor is replaced by one. So any number of them may have the same key. The callback gets key
+    /// and value as ever, and may have it come back ([`build_rearming`](crate::Builder::build_rearming)); `len`, `stats`,
     /// [`drain`](Self::drain) and [`close`](Self::close) include it.
     ///
     /// It is for who keeps the handle anyway, as a request does with its time-out. Nothing is hashed and no bucket looked up, which in a
     /// million timers is most of what a call waits for (`docs/benchmarks.md`). Timers without a key have `()` for one.
     ///
     /// Which shard it belongs to is the calling thread's choice, not its key's. If the handle is dropped, the timer fires at its time all
-    /// the same. In a scheduler that had such timers [`close`](Self::close) looks at the memory of all that there ever were at a time.
+    /// the same. Once there was such a timer, [`close`](Self::close) looks at the memory of all that there ever were at a time.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -89,7 +90,9 @@ where
     #[inline]
     fn shard_in_turn(&self, ordinal: &Ordinal) -> u32 {
         let core = self.core();
-        let turn = core.counters.own(ordinal, Event::Scheduled) / RUN + u64::from(ordinal.number());
+        let own = |event| core.counters.own(ordinal, event);
+        // After a refusal the next one: a shard may be full that has room for no more nodes.
+        let turn = own(Event::Scheduled) / RUN + own(Event::Rejected) + u64::from(ordinal.number());
         scatter(turn, core.shards.len()).0
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::shard::Repeats;
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::sync::{AtomicU64, Ordering};
+use std::rc::Rc;
 
 fn begin(world: &World, thread: u32, value: u32, tick: u64) -> bool {
     world.schedule_unindexed(thread, value, tick, Repeats::Never).is_ok()
@@ -217,6 +219,69 @@ const SEAL_OR_REUSE_AND_FIRE: Model = Model::new("seal_or_reuse_and_fire", || {
 })
 .reclaims_early();
 
+/// The index refuses a node, on which its author then begins another timer, while the sealer passes.
+const SEAL_OR_REFUSED_NODE: Model = Model::new("seal_or_refused_node", || {
+    let world = World::new();
+    let first = world.given_unindexed(6, 5);
+    assert_eq!(world.cancel_this(0, first), Some(6));
+    let author = spawn({
+        let world = world.clone();
+        move || (world.schedule(1, 1, 7, 5).is_ok(), begin(&world, 1, 8, 5))
+    });
+    let mut closed = world.seal();
+    closed.sort();
+    let (indexed, unindexed) = join(author);
+    let all = [(7, indexed), (8, unindexed)];
+    let expected: Vec<_> = all.into_iter().filter_map(|(value, is_in)| is_in.then_some(value)).collect();
+    assert_eq!(closed, expected, "what was accepted is closed");
+    outcome((indexed, unindexed));
+    world.end();
+})
+.reclaims_early();
+
+/// The last handle goes while the callback of one that repeats is over.
+const COME_BACK_OR_LAST_HANDLE: Model = Model::new("come_back_or_last_handle_unindexed", || {
+    let world = World::new();
+    world.schedule_unindexed(0, 7, 5, Repeats::IfWanted).expect("not sealed");
+    let mut worker = world.worker();
+    worker.turn(5);
+    let run = worker.runs.pop().expect("it is due");
+    let runner = spawn({
+        let world = world.clone();
+        move || world.run_ends(1, run, Some(9), 5)
+    });
+    let left = world.go();
+    match (join(runner), left.as_slice()) {
+        (true, [7]) => outcome("came back, dropped"),
+        (false, []) => outcome("stopped while it ran"),
+        other => panic!("back, left: {other:?}"),
+    }
+    drop(worker);
+    world.drop_keys();
+})
+.reclaims_early();
+
+/// Who is refused knows what the sealer did before.
+const REFUSED_AND_TOLD: Model = Model::new("refused_and_told", || {
+    let world = World::new();
+    let done = Rc::new(AtomicU64::new(0));
+    let sealer = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.seal_as(1).len()
+        }
+    });
+    let accepted = [7, 8].map(|value| {
+        let is_in = begin(&world, 0, value, 5);
+        assert!(is_in || done.load(Ordering::Relaxed) == 1, "refused by a sealer who is not seen");
+        is_in
+    });
+    assert_eq!(join(sealer), accepted.into_iter().filter(|&accepted| accepted).count());
+    outcome(accepted);
+    world.end();
+});
+
 #[test]
 fn a_timer_without_index_is_closed_or_refused() {
     let both = ["accepted, closed", "refused"];
@@ -224,6 +289,8 @@ fn a_timer_without_index_is_closed_or_refused() {
     SEAL_OR_NEXT.reaches(&both);
     SEAL_OR_REUSE.reaches(&both);
     SEAL_OR_REUSE_AND_FIRE.reaches(&["accepted, closed", "refused", "accepted, fired"]);
+    SEAL_OR_REFUSED_NODE.reaches(&[(true, true), (true, false), (false, true), (false, false)]);
+    REFUSED_AND_TOLD.reaches(&[[true, true], [true, false], [false, false]]);
     SEAL_OR_TWO.reaches(&[[true, true], [true, false], [false, true], [false, false]]);
 }
 
@@ -231,6 +298,7 @@ fn a_timer_without_index_is_closed_or_refused() {
 fn a_timer_without_index_fires_or_is_cancelled() {
     FIRE_OR_CANCEL.reaches(&["fired", "cancelled"]);
     COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
+    COME_BACK_OR_LAST_HANDLE.reaches(&["came back, dropped", "stopped while it ran"]);
     COME_BACK_OR_SEAL.reaches(&["came back, closed", "stopped while it ran"]);
 }
 
@@ -243,8 +311,11 @@ fn a_timer_without_index_has_a_hint() {
 /// Each of the three steps in which author and sealer meet, torn, and without what makes the one see the other.
 #[test]
 fn author_and_sealer_must_meet() {
-    let (lost, any) = ("accepted, closed", "self.0.fetch_or(ANY, Relaxed)");
-    SEAL_OR_FIRST.kills(place("unindexed.rs", any), Change::Tear, lost);
+    let lost = "accepted, closed";
+    SEAL_OR_FIRST.kills(place("unindexed.rs", "self.0.fetch_or(ANY, Acquire)"), Change::Tear, lost);
+    SEAL_OR_FIRST.kills(place("unindexed.rs", "self.0.fetch_or(SEALED, Release)"), Change::Tear, lost);
+    let abort = place("word.rs", "self.0.swap(State::Dead as u64, Relaxed);");
+    SEAL_OR_REFUSED_NODE.kills(abort, Change::Tear, "what was accepted is closed");
     let nodes = place("slab.rs", "1..self.extent.fetch_add(0, Release)");
     SEAL_OR_NEXT.kills(nodes, Change::Tear, lost);
     SEAL_OR_NEXT.kills(nodes, Change::DropRelease, lost);
@@ -256,6 +327,17 @@ fn author_and_sealer_must_meet() {
     let begin = place("word.rs", "self.0.swap(pending.0, AcqRel)");
     SEAL_OR_REUSE.kills(begin, Change::Tear, lost);
     SEAL_OR_REUSE.kills(begin, Change::DropAcquire, lost);
+}
+
+#[test]
+fn a_refusal_must_tell_of_the_sealer() {
+    let unseen = "refused by a sealer who is not seen";
+    REFUSED_AND_TOLD.kills(place("unindexed.rs", "self.0.fetch_or(SEALED, Release)"), Change::DropRelease, unseen);
+    for snippet in
+        ["let mut seen = self.0.load(Acquire);", "self.0.fetch_or(ANY, Acquire)", "self.0.load(Acquire) & SEALED != 0"]
+    {
+        REFUSED_AND_TOLD.kills(place("unindexed.rs", snippet), Change::DropAcquire, unseen);
+    }
 }
 
 #[test]
@@ -277,6 +359,9 @@ const MODELS: &[Model] = &[
     COME_BACK_OR_CANCEL,
     COME_BACK_OR_SEAL,
     SEAL_OR_REUSE_AND_FIRE,
+    SEAL_OR_REFUSED_NODE,
+    COME_BACK_OR_LAST_HANDLE,
+    REFUSED_AND_TOLD,
 ];
 
 #[test]

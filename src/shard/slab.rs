@@ -411,9 +411,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Undoes `allocate` for a node that was never linked, and `begin` for one whose timer its author has ended.
     pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> Homeless<K, V> {
-        // SAFETY: the node was never linked, so nobody else knows its key or value (who ends a timer alone touches these), and they are
-        // not used again: the dead word below carries no key.
+        // SAFETY: the node was never linked, so nobody has reached its key in the index; and if its timer was pending it is its author who
+        // has ended it, so nobody has claimed it, and key and value are his. They are not used again: the dead word below carries no
+        // key. (Leftover keys are looked for only when no call is under way.)
         let (key, value) = unsafe { (node.head.key.with(|key| (*key).assume_init_read()), node.tail.take_value()) };
+        // It is used again without a grace period. Only who drains may know its identity by now, and he does not find it pending again: a
+        // node that is given back belongs to a sealed shard.
         node.head.word.abort();
         self.with_own(access.ordinal, |own| self.push(&mut own.ready, node));
         Homeless(key, value)
@@ -528,7 +531,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// A chain of nodes that were never used, and how many.
     fn fresh(&self) -> Option<(Chain, u32)> {
-        // Acquire: pairs with `extent_at_seal`. The segments are published by their own pointers.
+        // Acquire: pairs with `nodes_at_seal`. The segments are published by their own pointers.
         // Relaxed on failure: only an expectation for the next try.
         let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + self.batch).min(LEN_MAX));
         let start = self.extent.fetch_update(Acquire, Relaxed, grow).ok()?;

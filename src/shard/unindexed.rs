@@ -1,5 +1,6 @@
-//! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but none is looked up, so they need
-//! no bucket, and begin and end with one exchange on their words.
+//! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but none is looked up, so they wait for
+//! no bucket, and begin and end with one exchange on their words. (There are buckets for their nodes all the same: for the next timers
+//! that are begun on these.)
 //!
 //! What the index does for others at the end of a shard must be done in another way: whoever seals it does not find them in the list.
 //! So he looks at all nodes, if any timer was begun in this way.
@@ -22,7 +23,7 @@ use super::slab::Homeless;
 use super::word::{End, Word};
 use super::{Access, Due, Identity, Refused, Shard};
 use crate::sync::{AtomicU32, Ordering};
-use Ordering::Relaxed;
+use Ordering::{Acquire, Release};
 
 const ANY: u32 = 1;
 const SEALED: u32 = 2;
@@ -35,24 +36,27 @@ impl Unindexed {
     /// Step 1 of who begins a timer. False if the shard is sealed.
     #[inline]
     fn announce(&self) -> bool {
-        // Relaxed, here and below: nothing else is read through it, flags are never taken back, and of two read-modify-writes the later
-        // one finds what the other has set. Who finds `ANY` by a load finds what came before it, too.
-        let mut seen = self.0.load(Relaxed);
+        // For the steps relaxed would do: flags are never taken back, of two read-modify-writes the later one finds what the other has set,
+        // and who finds `ANY` by a load finds what came before it, too.
+        // Acquire, here and below: who is refused knows what the sealer did before, above all that the scheduler is closed. (Who sets
+        // `ANY` after `SEALED` hands that on.)
+        let mut seen = self.0.load(Acquire);
         if seen & ANY == 0 {
-            seen = self.0.fetch_or(ANY, Relaxed);
+            seen = self.0.fetch_or(ANY, Acquire);
         }
         seen & SEALED == 0
     }
 
-    /// Step 1 of the sealer, which steps 2 and 3 release. True if there may be such timers.
+    /// Step 1 of the sealer. True if there may be such timers.
     fn seal(&self) -> bool {
-        self.0.fetch_or(SEALED, Relaxed) & ANY != 0
+        // Release: to the Acquires of those who are refused.
+        self.0.fetch_or(SEALED, Release) & ANY != 0
     }
 
     /// Step 4: who has observed a step of the sealer's finds nothing older.
     #[inline]
     pub(super) fn is_sealed(&self) -> bool {
-        self.0.load(Relaxed) & SEALED != 0
+        self.0.load(Acquire) & SEALED != 0
     }
 }
 
@@ -72,7 +76,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
         let begun = self.slab.begin(key, value, due.deadline(), repeats, access);
         let (node, identity, word) = begun.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
-        // (If the word has changed, somebody has ended the timer: who seals, or, as that comes late, the worker, whom it was due to.)
+        // (If the word has changed, somebody has claimed the timer: who seals or drains, or the worker, since it was due by now.)
         if self.unindexed.is_sealed() && node.head.word.kill(word, End::Done).is_ok() {
             let Homeless(key, value) = self.slab.give_back(node, access);
             return Err(Refused::Sealed(key, value));

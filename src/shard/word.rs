@@ -203,7 +203,7 @@ impl AtomicWord {
 
     /// tentative, yielding or dead -> dead as if never used, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
-        // Relaxed: nobody else knows the node. A swap, as in `allocate`.
+        // Relaxed: nothing is published. A swap: it hands on what the sealer has released, who may be passing the node (`end_for_seal`).
         self.0.swap(State::Dead as u64, Relaxed);
     }
 
