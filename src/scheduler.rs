@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`](crate::Close::Discard) and joins its workers, unless a
-/// callback drops it.
+/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`](crate::Close::Discard) and joins its
+/// workers, unless a callback drops it.
 ///
 /// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers have ended
 /// on the same thread in the same shard, at the earliest, or with the scheduler. So what must be released in time belongs in the value.
@@ -245,11 +245,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     fn with_handle(&self, (home, (identity, replaced)): (Home, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
-        (replaced, self.handle(home, identity))
+        (replaced, self.handle(&thread::ordinal(), home, identity))
     }
 
-    pub(crate) fn handle(&self, home: Home, identity: Identity) -> Timer<K, V> {
-        let link = &self.0.links[thread::ordinal().stripe(self.0.links.len())];
+    pub(crate) fn handle(&self, ordinal: &Ordinal, home: Home, identity: Identity) -> Timer<K, V> {
+        let link = &self.0.links[ordinal.stripe(self.0.links.len())];
         Timer::new(Arc::clone(link), home, identity)
     }
 

@@ -82,7 +82,7 @@ where
             core.capacity.give(&ordinal, 1);
         }
         core.counters.add(&ordinal, if started.is_ok() { Event::Scheduled } else { Event::Rejected }, 1);
-        Ok(self.handle(home, started?))
+        Ok(self.handle(&ordinal, home, started?))
     }
 
     /// Threads begin with different shards, and each goes on to another now and then. (Not to the next: a thread that starts just as many

@@ -1,4 +1,4 @@
-//! What is asked of a scheduler as a whole, not of a timer of its: how many there are, and its end.
+//! What is asked of a scheduler as a whole, not of one of its timers: how many there are, and its end.
 
 use super::{Scheduler, WeakScheduler, join};
 use crate::close::{Close, Closed};
@@ -65,8 +65,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     ///
     /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody waits for: a program
     /// whose end must not cut them short calls [`wait_for_callbacks`](Self::wait_for_callbacks) afterwards. (Those that workers run
-    /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and the pool, stay
-    /// until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
+    /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and
+    /// the pool, stay until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
     ///
     /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
     /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
