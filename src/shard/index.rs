@@ -297,7 +297,8 @@ impl Index {
         }
         let order = spot.order();
         let entrance = self.entrance(slab, spot, access);
-        let leads_to_it = |link: Link| link.is_node() && link.index() == node.number;
+        let number = node.number;
+        let leads_to_it = move |link: Link| link.is_node() && link.index() == number;
         loop {
             // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
             let stop = |link: Link| leads_to_it(link) || link.order() > order;
@@ -515,7 +516,7 @@ where
         match word.state() {
             State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
             _ if word.is_undecided() && is_ours() => {
-                help(slab, node, word, order);
+                help(slab, node.number, word, order);
                 return Search::Again;
             }
             _ => {}

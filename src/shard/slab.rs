@@ -350,7 +350,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if every node that there can be is in use.
     ///
     /// What the caller has reached before may be gone afterwards: see `refill`.
-    #[inline]
+    // Always, and what it consists of, too: a node that comes back by way of memory is waited for.
+    #[inline(always)]
     pub(super) fn allocate(
         &self,
         hash: u32,
@@ -367,7 +368,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// As `allocate`, a timer that no index will lead to: it is pending at once, and this is its word.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(
         &self,
         key: K,
@@ -383,7 +384,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Ok((node, identity, node.head.word.begin(deadline, comes_back)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill(
         &self,
         hash: u32,
@@ -423,10 +424,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// A free node with a new generation.
-    #[inline]
+    #[inline(always)]
     fn next_usable(&self, access: &mut Access) -> Option<Node<'_, K, V>> {
         loop {
-            let node = self.pop_ready(access.ordinal).or_else(|| self.refill(access))?;
+            let node = match self.pop_ready(access.ordinal) {
+                Some(node) => node,
+                None => self.node(self.refill(access)?),
+            };
             let generation = &node.tail.generation;
             // Relaxed: the node is ours; published with the word, by `AtomicWord::publish`.
             let next = generation.load(Relaxed) + 1;
@@ -439,14 +443,14 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Runs `change` on what the calling thread keeps.
-    #[inline]
+    #[inline(always)]
     fn with_own<R>(&self, ordinal: &Ordinal, change: impl FnOnce(&mut Own) -> R) -> R {
         // SAFETY: the ordinal is the calling thread's, so nobody else is in here; nor is this thread, further up its stack:
         // no `change` below comes back here or runs user code.
         self.locals.reserve(ordinal.number()).0.with_mut(|own| change(unsafe { &mut *own }))
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop_ready(&self, ordinal: &Ordinal) -> Option<Node<'_, K, V>> {
         self.with_own(ordinal, |own| self.pop(&mut own.ready))
     }
@@ -472,24 +476,25 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         node.tail.hash.store(chain.push(node.number), Relaxed);
     }
 
-    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first.
+    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first; by its number, so
+    /// that who hardly ever comes here need not keep a `Node` in memory.
     ///
     /// A thread that was stopped in the middle of a call keeps all others' nodes from coming back, and with many more callers than
     /// cores there is always one. Who would go on with new nodes would use up its slice of time, and memory, while that thread
     /// waits for its turn. So it steps aside, a few times: a bound, so that it waits for nobody.
     #[cold]
-    fn refill(&self, access: &mut Access) -> Option<Node<'_, K, V>> {
+    fn refill(&self, access: &mut Access) -> Option<u32> {
         let mut steps = 0..STEPS_ASIDE;
         loop {
-            if let Some(node) = self.refill_used(access) {
-                return Some(node);
+            if let Some(number) = self.refill_used(access) {
+                return Some(number);
             }
             if !self.is_held_up() || steps.next().is_none() || !step_aside(&mut access.guard) {
                 break;
             }
             // What the application has deferred to the epoch may have run here, and started timers: then there is a batch already.
             if let Some(node) = self.pop_ready(access.ordinal) {
-                return Some(node);
+                return Some(node.number);
             }
         }
         let (chain, len) = self.fresh()?;
@@ -503,7 +508,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// As `refill`, of used nodes only; `None` if there are none.
-    fn refill_used(&self, access: &Access) -> Option<Node<'_, K, V>> {
+    fn refill_used(&self, access: &Access) -> Option<u32> {
         if let Some(chain) = self.pop_batch(&self.clean, access) {
             return self.keep(chain, self.batch, access);
         }
@@ -513,19 +518,19 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             };
             // A key's destructor has started timers, and so taken a batch already.
             self.push_batch(&self.clean, chain);
-            return Some(node);
+            return Some(node.number);
         }
         None
     }
 
     /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
-    fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<Node<'_, K, V>> {
+    fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
         // Relaxed: a figure.
         self.census.in_use.fetch_add(u64::from(len), Relaxed);
         self.with_own(access.ordinal, |own| {
             debug_assert_eq!(own.ready.first(), None, "nodes would be lost");
             own.ready = chain;
-            self.pop(&mut own.ready)
+            self.pop(&mut own.ready).map(|node| node.number)
         })
     }
 

@@ -16,11 +16,13 @@ use std::sync::Arc;
 
 /// Brings a timer in, or has it give way, in its author's place; its word was `seen`. (A node that is linked does not change from
 /// tentative to yielding, or back.)
-pub(super) fn help<K, V>(slab: &Slab<K, V>, node: Node<'_, K, V>, seen: Word, order: Order)
+// By its number: a `Node` would be handed over in memory, and so be kept there by callers who hardly ever come here.
+pub(super) fn help<K, V>(slab: &Slab<K, V>, node: u32, seen: Word, order: Order)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
+    let node = slab.node(node);
     match seen.state() {
         State::Yielding => decide(slab, node, order),
         _ => resolve(slab, node, order),
@@ -57,7 +59,7 @@ where
             State::Dead | State::Replaced => return false,
             _ if !same_key(older, newer) => return false,
             // As in `supersede`.
-            State::Tentative | State::Yielding => help(slab, older, seen, order),
+            State::Tentative | State::Yielding => help(slab, older.number, seen, order),
             // In the name of the author of `newer`: we have acquired what he did before with the link to it.
             State::Pending | State::Firing if older.head.word.rely_on() => return true,
             State::Pending | State::Firing => {}
@@ -93,7 +95,7 @@ where
             State::Dead | State::Replaced => return,
             _ if !same_key(older, newer) => return,
             // As deep as there are threads that schedule this key at this moment.
-            State::Tentative | State::Yielding => help(slab, older, seen, order),
+            State::Tentative | State::Yielding => help(slab, older.number, seen, order),
             State::Pending if word.replace(seen, newer.number).is_ok() => return,
             // Its value is in use: whoever runs the callback finds that it has ended.
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return,
@@ -193,7 +195,7 @@ where
         let seen = word.load();
         match seen.state() {
             State::Dead | State::Replaced => return None,
-            State::Tentative | State::Yielding => help(slab, node, seen, order),
+            State::Tentative | State::Yielding => help(slab, node.number, seen, order),
             State::Pending if word.kill(seen, End::KeyInUse).is_ok() => return Some(seen),
             State::Firing if word.kill(seen, End::KeyInUse).is_ok() => return None,
             State::Pending | State::Firing => {}
