@@ -178,7 +178,7 @@ const A_FEW_AT_A_TIME: Model = Model::new("a_few_at_a_time", || {
         assert!(some.len() <= 2, "more than one of a stripe: {some:?}");
         late.extend(some);
     }
-    assert_eq!(mailbox.depth(), 0);
+    assert_eq!(mailbox.depth(&Access::new(&ordinal(0)).guard), 0);
     match (early.as_slice(), late.as_slice()) {
         ([1], [2, 11, 3]) => outcome("the first stripe alone"),
         ([1, 11], [2, 3]) => outcome("one of each"),
@@ -292,7 +292,8 @@ fn a_segment_must_be_published() {
 /// Who comes by the cursor has its author's slot behind it, and all before.
 #[test]
 fn the_cursor_must_be_released_and_acquired() {
-    let (author, reader) = (place("mailbox.rs", "segment.cursor.store("), place("mailbox.rs", "segment.cursor.load("));
+    let (author, reader) =
+        (place("mailbox.rs", "segment.cursor.store("), place("mailbox.rs", "let start = segment.cursor.load("));
     let reason = "a stalled producer hid another's hint";
     FILLED_SLOTS_ARE_A_PREFIX.kills(author, Change::DropRelease, reason);
     FILLED_SLOTS_ARE_A_PREFIX.kills(reader, Change::DropAcquire, reason);

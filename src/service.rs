@@ -12,6 +12,7 @@ use crate::growth::Growth;
 use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
+use crate::sync::epoch::{Guard, pin};
 use crate::thread;
 use crate::under_way::{Phase, UnderWay};
 use crate::unwind::drop_quietly;
@@ -94,6 +95,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     pub(crate) fn stats(&self) -> Stats {
         let sum = |event| self.counters.sum(event);
+        let guard = pin();
+        let shards = self.shards.iter().zip(&self.reports);
         Stats {
             pending: self.counters.pending(),
             scheduled: sum(Event::Scheduled),
@@ -111,7 +114,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             clock_regressions: sum(Event::ClockRegressed),
             callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Relaxed)).sum(),
             lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),
-            shards: self.shards.iter().zip(&self.reports).map(|(shard, report)| shard_stats(shard, report)).collect(),
+            shards: shards.map(|(shard, report)| shard_stats(shard, report, &guard)).collect(),
         }
     }
 
@@ -340,13 +343,13 @@ where
     }
 }
 
-fn shard_stats<K, V>(shard: &Shard<K, V>, report: &ShardReport) -> ShardStats
+fn shard_stats<K, V>(shard: &Shard<K, V>, report: &ShardReport, guard: &Guard) -> ShardStats
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     ShardStats {
-        mailbox_depth: shard.mailbox.depth(),
+        mailbox_depth: shard.mailbox.depth(guard),
         wake_ups: report.wake_ups.load(Relaxed),
         wheel_entries: report.wheel_entries.load(Relaxed),
         pinned_core: report.pinned_core(),

@@ -51,8 +51,26 @@ pub(crate) enum Pushed {
 struct Tail {
     /// Null until the first push.
     segment: AtomicPtr<Segment>,
-    /// Hints pushed so far.
-    pushed: Count,
+    /// Segments that have been filled so far: counted by whoever fills the last slot, for `depth`.
+    filled: Count,
+}
+
+impl Tail {
+    /// Hints pushed so far, roughly.
+    fn pushed(&self, _guard: &Guard) -> u64 {
+        let filled = self.filled.load(Ordering::Relaxed) * MAILBOX_SEGMENT as u64;
+        // Acquire, here and below: as in `push` and `next`.
+        let mut current = self.segment.load(Ordering::Acquire);
+        let mut last = None;
+        while !current.is_null() {
+            // SAFETY: as in `push`.
+            let segment = unsafe { &*current };
+            // Relaxed: a count. A full one is among the filled.
+            last = Some(segment.cursor.load(Ordering::Relaxed) as usize).filter(|&slot| slot < MAILBOX_SEGMENT);
+            current = segment.next.load(Ordering::Acquire);
+        }
+        filled + last.unwrap_or(0) as u64
+    }
 }
 
 #[derive(Debug)]
@@ -98,8 +116,7 @@ impl Mailbox {
     #[inline]
     pub(crate) fn push(&self, ordinal: &Ordinal, hint: Hint, _guard: &Guard) -> Pushed {
         let stripe = ordinal.stripe(self.tails.len());
-        let Tail { segment: tail, pushed } = &*self.tails[stripe];
-        pushed.fetch_add(1, Ordering::Relaxed);
+        let Tail { segment: tail, filled } = &*self.tails[stripe];
         // Acquire: pairs with the Release that published the segment.
         let mut current = tail.load(Ordering::Acquire);
         if current.is_null() {
@@ -110,8 +127,11 @@ impl Mailbox {
             // it for good, so the guard keeps it alive, and those behind it all the more.
             let segment = unsafe { &*current };
             if let Some(slot) = try_push(segment, hint) {
-                let full = slot + 1 == MAILBOX_SEGMENT;
-                return if full { Pushed::SegmentFull } else { Pushed::Stored };
+                if slot + 1 < MAILBOX_SEGMENT {
+                    return Pushed::Stored;
+                }
+                filled.fetch_add(1, Ordering::Relaxed);
+                return Pushed::SegmentFull;
             }
             let next = successor(segment);
             // Release: publishes the next segment, which we saw initialised, to the Acquire load above.
@@ -160,10 +180,10 @@ impl Mailbox {
         }
     }
 
-    /// Hints that are in, roughly.
-    pub(crate) fn depth(&self) -> u64 {
+    /// Hints that are in, roughly: threads that push into one stripe at the same time may pass a few slots over in its cursor.
+    pub(crate) fn depth(&self, guard: &Guard) -> u64 {
         let drained = self.drained.load(Ordering::Relaxed);
-        let pushed: u64 = self.tails.iter().map(|tail| tail.pushed.load(Ordering::Relaxed)).sum();
+        let pushed: u64 = self.tails.iter().map(|tail| tail.pushed(guard)).sum();
         pushed.saturating_sub(drained)
     }
 
@@ -297,5 +317,27 @@ impl Drop for Mailbox {
                 segment = owned.next.load(Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::super::Tick;
+    use super::*;
+    use crate::sync::epoch::pin;
+
+    #[test]
+    fn its_depth_counts_what_is_in_all_segments() {
+        let (mailbox, ordinal, guard) = (Mailbox::new(1), crate::thread::ordinal(), &pin());
+        let mut consumer = mailbox.consumer();
+        let segment = MAILBOX_SEGMENT as u64;
+        let (mut pushed, mut drained) = (0, 0);
+        for (pushes, limit) in [(7, 0), (segment - 7, 3), (1, 1_000), (2 * segment, 0), (0, MAILBOX_SEGMENT)] {
+            (0..pushes).for_each(|_| _ = mailbox.push(&ordinal, Hint::new(Tick(9), 1), guard));
+            pushed += pushes;
+            mailbox.drain(&mut consumer, limit, guard, |_| drained += 1);
+            assert_eq!(mailbox.depth(guard), pushed - drained);
+        }
+        assert_eq!(pushed - drained, 3 * segment + 1 - (1_003 + segment));
     }
 }
