@@ -224,8 +224,8 @@ fn a_stale_identity_never_touches_a_new_timer() {
 fn a_node_is_handed_out_once() {
     TWO_FRESH.reaches(&[1]);
     TWO_TAKERS.reaches(&[(true, false), (false, true)]);
-    let grow = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
-    let pop = place("slab.rs", "list.0.compare_exchange(first, next");
+    let grow = place("reuse.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
+    let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
     // Who comes second takes the hash that the first one wrote for the node that the chain goes on with.
     TWO_FRESH.kills(grow, Change::Tear, "was never reserved");
     TWO_TAKERS.kills(pop, Change::Tear, "was never reserved");
@@ -235,9 +235,9 @@ fn a_node_is_handed_out_once() {
 fn no_node_is_lost_on_its_way_back() {
     CLEAN_OR_TAKE.reaches(&[4, 6]);
     TWO_GIVERS.reaches(&[2, 4]);
-    let push = place("slab.rs", "list.0.compare_exchange(first, nodes[0]");
-    let pop = place("slab.rs", "list.0.compare_exchange(first, next");
-    let peek = place("slab.rs", "let mut first = list.0.load(Acquire);");
+    let push = place("reuse.rs", "list.0.compare_exchange(first, nodes[0]");
+    let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
+    let peek = place("reuse.rs", "let mut first = list.0.load(Acquire);");
     TWO_GIVERS.kills(push, Change::Tear, "a batch was lost");
     CLEAN_OR_TAKE.kills(push, Change::DropRelease, "Concurrent write accesses");
     CLEAN_OR_TAKE.kills(pop, Change::RelaxFailure, "Concurrent write accesses");

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Once;
 
 /// The shipped files, to find a place by what is written there.
-const SOURCES: [(&str, &str); 16] = [
+const SOURCES: &[(&str, &str)] = &[
     ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
     ("src/shard/ends.rs", include_str!("../../src/shard/ends.rs")),
@@ -26,6 +26,7 @@ const SOURCES: [(&str, &str); 16] = [
     ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
     ("src/shard/ordinal.rs", include_str!("../../src/shard/ordinal.rs")),
     ("src/shard/period.rs", include_str!("../../src/shard/period.rs")),
+    ("src/shard/reuse.rs", include_str!("../../src/shard/reuse.rs")),
     ("src/shard/segments.rs", include_str!("../../src/shard/segments.rs")),
     ("src/shard/slab.rs", include_str!("../../src/shard/slab.rs")),
     ("src/shard/succession.rs", include_str!("../../src/shard/succession.rs")),

@@ -25,6 +25,7 @@ mod link;
 mod mailbox;
 mod ordinal;
 mod period;
+mod reuse;
 mod segments;
 mod slab;
 mod succession;
@@ -42,8 +43,9 @@ pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
 pub use period::MissedTicks;
 pub(crate) use period::{Period, Repeats};
+pub(crate) use reuse::batch_len;
 pub(crate) use segments::{LEN_MAX as NODES_MAX, SEGMENT_COUNT, Segments, Zeroed};
-pub(crate) use slab::{Homeless, batch_len};
+pub(crate) use slab::Homeless;
 pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};

@@ -1,5 +1,7 @@
-//! Nodes that go and come back, and the memory behind them.
+//! Nodes that go and come back.
 
+use super::super::period::Repeats;
+use super::super::tick::Deadline;
 use super::*;
 
 #[test]
@@ -10,7 +12,6 @@ fn more_shards_or_a_destructor_make_smaller_batches() {
 }
 
 /// The destructor of a key starts a timer, which takes a batch, while another batch is on its way to the same thread.
-#[cfg(not(feature = "loom"))]
 #[test]
 fn no_batch_is_lost_when_a_destructor_takes_another() {
     use super::super::word::End;
@@ -56,7 +57,7 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     let begin = std::time::Instant::now();
     while with_access(|slab, access| {
         access.guard.flush();
-        slab.ripe.0.load(Relaxed) == 0
+        slab.reuse.ripe.0.load(Relaxed) == 0
     }) {
         assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
         std::thread::yield_now();
@@ -68,11 +69,11 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     let mut started = STARTED.take();
     started.sort_unstable();
     assert_eq!(started, [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(with_access(|slab, _| slab.census.in_use.load(Relaxed)), 8);
+    assert_eq!(with_access(|slab, _| slab.reuse.census.in_use.load(Relaxed)), 8);
 }
 
 /// A key whose destructor ends another timer, and so might drop the next batch of keys, with further destructors.
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 #[test]
 fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
     use std::cell::Cell;
@@ -117,7 +118,7 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
 }
 
 /// Starts a timer and ends it.
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     let ordinal = crate::thread::ordinal();
     let mut access = Access::new(&ordinal);
@@ -131,7 +132,7 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
 }
 
 /// Batches that wait for their grace period, perhaps for long, do not keep the memory of a slab that nobody has any more.
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 #[test]
 fn the_memory_goes_with_the_last_who_needs_it() {
     let slab = Arc::new(Slab::new(4));
@@ -145,7 +146,7 @@ fn the_memory_goes_with_the_last_who_needs_it() {
 
 /// Runs `step` again and again, while another thread is stopped in the middle of every call, as it were: it is present, and lets
 /// others run. On the same core, so that nothing comes back until they let it run in turn. False if that is impossible.
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 fn beside_a_stopped_thread(steps: usize, step: impl Fn() + Sync) -> bool {
     use std::sync::atomic::AtomicBool;
 
@@ -172,7 +173,7 @@ fn beside_a_stopped_thread(steps: usize, step: impl Fn() + Sync) -> bool {
     })
 }
 
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 #[test]
 fn a_caller_that_uses_up_the_nodes_lets_others_run() {
     let extent = || {
@@ -187,7 +188,7 @@ fn a_caller_that_uses_up_the_nodes_lets_others_run() {
 
 /// A caller that gives way runs what the application has deferred. That starts a timer, and so takes a batch for this thread; it
 /// ends the timer, and so drops keys, and lays a batch ready for all.
-#[cfg(not(any(miri, feature = "loom")))]
+#[cfg(not(miri))]
 #[test]
 fn no_batch_is_lost_when_something_deferred_takes_another() {
     let slab = Arc::new(Slab::new(BATCH));
@@ -197,33 +198,4 @@ fn no_batch_is_lost_when_something_deferred_takes_another() {
         let own = Arc::clone(&slab);
         crate::sync::epoch::pin().defer(move || start_and_end(&own, Box::new(0)));
     });
-}
-
-/// In a model there is memory behind everything.
-#[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
-#[test]
-fn populated_nodes_are_used_without_a_wait_for_the_system() {
-    /// Pages that this thread has waited for so far.
-    fn faults() -> u64 {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("it is there on Linux");
-        let fields = stat.rsplit(')').next().expect("the name ends in one").split_whitespace();
-        fields.skip(7).step_by(2).take(2).map(|field| field.parse::<u64>().expect("a count")).sum()
-    }
-    // Arrays of this size are not made of memory that was in use before.
-    let nodes = (1 << 21)..(1 << 21) + (1 << 15);
-    let faults_when_used = || {
-        let slab = Slab::<u64, u64>::new(BATCH);
-        slab.heads.reserve(nodes.start);
-        slab.tails.reserve(nodes.start);
-        assert_eq!(slab.populate(nodes.clone()), nodes.end);
-        let before = faults();
-        for node in nodes.clone() {
-            slab.head(node).next.store_pair(1, 1);
-            slab.tail(node).hash.store(1, Relaxed);
-        }
-        faults() - before
-    };
-    // The code's own pages, on the first run, and who knows what else on a busy system, count as well.
-    let runs = [(); 5].map(|()| faults_when_used());
-    assert!(runs.contains(&0), "{runs:?}");
 }
