@@ -75,8 +75,8 @@ fn remove_while_growing(key: u32, new: u32) {
     assert_eq!((world.cancel(0, key), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
     join(author);
     assert_eq!((world.find(0, key), world.find(0, 1), world.find(0, new)), (None, None, Some(7)));
-    assert_eq!(growths(&world), before + 1, "it grew meanwhile");
-    outcome(world.seal());
+    // It grows for three timers at a time: not if those that are there have left by then.
+    outcome((growths(&world) - before, world.seal()));
     world.end();
 }
 
@@ -209,6 +209,8 @@ const GROWN_BY_ONE_OF_TWO: Model = Model::new("grown_by_one_of_two", || {
         let world = world.clone();
         move || world.start(1, 7, 9, 7)
     });
+    // How many timers there are is a figure that the model does not see: it must see something before that is read.
+    assert!(world.shard.bucket_count() >= 4);
     let linked = [4, 6].map(|next| link_ahead(&world, next));
     join(author);
     assert_eq!(world.shard.bucket_count(), 8, "it doubles once");
@@ -261,8 +263,8 @@ fn a_new_bucket_hides_nothing() {
 
 #[test]
 fn growth_disturbs_neither_removal_nor_insertion() {
-    GROWTH_OR_REMOVE.reaches(&[[9]]);
-    GROWTH_OR_REMOVE_BEHIND.reaches(&[[9]]);
+    GROWTH_OR_REMOVE.reaches(&[(0, [9]), (1, [9])]);
+    GROWTH_OR_REMOVE_BEHIND.reaches(&[(0, [9]), (1, [9])]);
     GROWTH_OR_INSERT.reaches(&[[6, 8, 7, 9]]);
 }
 

@@ -161,7 +161,7 @@ impl Index {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let (bits, count) = self.wanted(slab.extent());
+        let (bits, count) = self.wanted(slab.most_indexed());
         let end = count.min(next.saturating_add(limit));
         for bucket in next..end {
             let ahead = bucket + PREFETCH_AHEAD as u32;

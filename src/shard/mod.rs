@@ -245,7 +245,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Links a new node in. True if there are others of its hash behind it.
     #[inline(always)]
     fn insert<'a>(&'a self, spot: &mut Spot<'a>, node: Node<'a, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
-        if self.index.fit(self.slab.extent()) {
+        if self.index.fit(self.slab.most_indexed()) {
             // The worker sees to it that the new buckets are linked in; our own is the first.
             self.alarm.interrupt();
             *spot = self.spot(spot.hash());
@@ -455,12 +455,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// How many buckets there should be.
     pub(crate) fn buckets_wanted(&self) -> u32 {
-        self.index.buckets_wanted(self.slab.extent())
+        self.index.buckets_wanted(self.slab.most_indexed())
     }
 
     /// True if callers lack buckets already, when those before `next` are linked in.
     pub(crate) fn lacks_buckets(&self, next: u32) -> bool {
-        self.index.lacks_buckets(next, self.slab.extent())
+        self.index.lacks_buckets(next, self.slab.most_indexed())
     }
 
     /// True if `populate_buckets` has something to do at `next`.
@@ -470,7 +470,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Has the system put memory behind buckets that `link_ahead` is going to link in from `next` on.
     pub(crate) fn populate_buckets(&self, next: u32) {
-        self.index.populate(next, self.slab.extent());
+        self.index.populate(next, self.slab.most_indexed());
     }
 
     /// Links up to `limit` buckets in ahead of the callers, from `next` on; the first that is left.

@@ -12,6 +12,7 @@
 
 use super::Access;
 use super::chain::Chain;
+use super::link::NO_HASH;
 use super::ordinal::Ordinal;
 use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::slab::{Node, Slab};
@@ -60,6 +61,8 @@ struct Own {
     /// Retired nodes that wait for company, and how many.
     limbo: Chain,
     limbo_len: u32,
+    /// Timers that it began without the index, minus those of which it retired the nodes: what the census has not been told.
+    unindexed: i64,
     /// It drops keys: their destructors may call the scheduler.
     drops_keys: bool,
 }
@@ -74,11 +77,15 @@ unsafe impl Zeroed for Local {}
 // was done before (`Ordinals`).
 unsafe impl Sync for Local {}
 
-/// Rough figures that tell when stale hints prevail. Kept per batch, not per node.
+/// Rough figures that tell when stale hints prevail, and how many buckets there should be. Kept per batch, not per node.
 #[derive(Debug, Default)]
 struct Census {
     /// Nodes handed out in batches minus nodes retired in batches.
     in_use: Count,
+    /// Those of them that no index leads to.
+    unindexed: Count,
+    /// The most that the difference of the two has been.
+    most_indexed: Count,
     /// Hints in the worker's wheel, by its last report.
     hints: Count,
 }
@@ -121,6 +128,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     pub(super) fn in_use(&self) -> u64 {
         // Signed: a batch may be counted out before it is counted in.
         (self.reuse.census.in_use.load(Relaxed) as i64).max(0) as u64
+    }
+
+    /// So many nodes at most the index led to at a time, about: what threads kept ready counts as well, and node 0. Never falls.
+    #[inline]
+    pub(super) fn most_indexed(&self) -> u32 {
+        self.reuse.census.most_indexed.load(Relaxed) as u32 + 1
     }
 
     /// A free node with a new generation.
@@ -225,13 +238,19 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
     fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
-        // Relaxed: a figure.
-        self.reuse.census.in_use.fetch_add(u64::from(len), Relaxed);
-        self.with_own(access.ordinal, |own| {
+        let census = &self.reuse.census;
+        // Relaxed, here and below: figures.
+        census.in_use.fetch_add(u64::from(len), Relaxed);
+        let first = self.with_own(access.ordinal, |own| {
             debug_assert_eq!(own.ready.first(), None, "nodes would be lost");
             own.ready = chain;
+            self.tell_unindexed(own);
             self.pop(&mut own.ready).map(|node| node.number)
-        })
+        });
+        // Signed: as in `in_use`. (Those that no index leads to are told of later than that they are in use.)
+        let indexed = census.in_use.load(Relaxed) as i64 - census.unindexed.load(Relaxed) as i64;
+        census.most_indexed.fetch_max(indexed.max(0) as u64, Relaxed);
+        first
     }
 
     /// A chain of nodes that were never used, and how many.
@@ -251,17 +270,37 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// The node was taken, and nobody has come to know of it: it may be used again at once.
     pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) {
-        self.with_own(access.ordinal, |own| self.push(&mut own.ready, node));
+        self.with_own(access.ordinal, |own| {
+            own.unindexed -= i64::from(node.tail.hash() == NO_HASH);
+            self.push(&mut own.ready, node);
+        });
+    }
+
+    /// A timer is begun that no index leads to.
+    #[inline(always)]
+    pub(super) fn count_unindexed(&self, access: &Access) {
+        self.with_own(access.ordinal, |own| own.unindexed += 1);
+    }
+
+    /// Tells the census of them, a batch at a time.
+    fn tell_unindexed(&self, own: &mut Own) {
+        let change = std::mem::take(&mut own.unindexed);
+        if change != 0 {
+            // Relaxed: a figure.
+            self.reuse.census.unindexed.fetch_add(change as u64, Relaxed);
+        }
     }
 
     /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
     #[inline]
     pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
+            own.unindexed -= i64::from(node.tail.hash() == NO_HASH);
             self.push(&mut own.limbo, node);
             own.limbo_len += 1;
             (own.limbo_len == self.reuse.batch).then(|| {
                 own.limbo_len = 0;
+                self.tell_unindexed(own);
                 std::mem::take(&mut own.limbo)
             })
         });

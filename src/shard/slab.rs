@@ -279,6 +279,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     ) -> Result<Begun<'_, K, V>, Homeless<K, V>> {
         let comes_back = repeats.is_wanted();
         let node = self.fill(NO_HASH, key, value, repeats, access)?;
+        self.count_unindexed(access);
         // Before it may end, and the node be used again.
         let identity = Identity { node: node.number, generation: node.tail.generation() };
         Ok((node, identity, node.head.word.begin(deadline, comes_back)))

@@ -1,6 +1,5 @@
 //! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but none is looked up, so they wait for
-//! no bucket, and begin and end with one exchange on their words. (There are buckets for their nodes all the same: for the next timers
-//! that are begun on these.)
+//! no bucket, and begin and end with one exchange on their words. (Nor does the index grow for them.)
 //!
 //! What the index does for others at the end of a shard must be done in another way: whoever seals it does not find them in the list.
 //! So he looks at all nodes, if any timer was begun in this way.
@@ -142,6 +141,36 @@ mod tests {
         shard.seal(|_| closed += 1);
         assert_eq!(closed, 0);
         assert!(matches!(shard.schedule_unindexed(1, 2, due, Repeats::Never, access), Err(Refused::Sealed(1, 2))));
+    }
+
+    /// It grows when their nodes are used for timers with keys.
+    #[test]
+    fn the_index_does_not_grow_for_timers_that_it_does_not_lead_to() {
+        let (now, count) = (Tick(1), 1 << 12);
+        let shard = Shard::<u32, ()>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = || Access::new(&ordinal);
+        let due = Due { tick: None, now };
+        let few = 2 * shard.bucket_count();
+        let mut next = 1;
+        let mut grow = || {
+            while next < shard.buckets_wanted() {
+                next = shard.link_ahead(next, 1 << 16, &access());
+            }
+            shard.bucket_count()
+        };
+        for _ in 0..2 {
+            let begun =
+                |key| shard.schedule_unindexed(key, (), due, Repeats::Never, &mut access()).expect("it is open");
+            let timers: Vec<_> = (0..count).map(begun).collect();
+            assert!(grow() <= few);
+            timers.into_iter().for_each(|timer| assert_eq!(shard.cancel_this(timer, &access()), Some(())));
+        }
+        for key in 0..count {
+            let started = shard.schedule(shard.spot(key << 16), key, (), due, Repeats::Never, &mut access());
+            assert!(started.is_ok());
+        }
+        assert!(grow() > count);
     }
 
     /// Its author stalls twice: until the shard is sealed, and again until an old hint of the node has come up.
