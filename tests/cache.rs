@@ -448,6 +448,39 @@ fn a_value_is_loaded_once_by_threads_in_a_rush() {
 }
 
 #[test]
+fn a_loader_may_choose_the_ttl() {
+    let second = 1_000 * MS;
+    let (cache, clock) = manual(HOUR);
+    assert_eq!(cache.get_or_insert_with_ttl(1, || (10, 5 * second)), 10);
+    assert_eq!(cache.get_or_try_insert_with_ttl(2, || Ok::<_, Infallible>((20, Duration::MAX))).unwrap(), 20);
+    assert_eq!(cache.get_or_insert_with(3, || 30), 30);
+    assert!(cache.get_or_try_insert_with_ttl(4, || Err::<(u64, Duration), _>("it is not there")).is_err());
+    clock.advance(5 * second - MS);
+    assert_eq!([1, 2, 3, 4].map(|key| cache.get(&key)), [Some(10), Some(20), Some(30), None]);
+    clock.advance(MS);
+    assert_eq!([1, 2, 3].map(|key| cache.get(&key)), [None, Some(20), Some(30)]);
+    clock.advance(HOUR);
+    assert_eq!([1, 2, 3].map(|key| cache.get(&key)), [None, Some(20), None]);
+    assert_eq!(cache.get_or_insert_with_ttl(1, || (11, 5 * second)), 11, "it is loaded anew");
+}
+
+/// It is nobody else's, takes nobody's place, and does not stay.
+#[test]
+fn a_value_that_is_loaded_with_a_ttl_of_zero_goes_to_those_who_have_asked() {
+    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
+    let answers = ask_together(8, &cache, &gate, move |cache| {
+        cache.get_or_insert_with_ttl(1, || {
+            shut.pass();
+            (count.fetch_add(1, SeqCst) as u64, Duration::ZERO)
+        })
+    });
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == 0));
+    assert_eq!((loads.load(SeqCst), cache.len(), cache.stats().inserted), (1, 0, 0));
+    assert_eq!(cache.get_or_insert_with_ttl(1, || (7, HOUR)), 7, "the next one asks again");
+}
+
+#[test]
 fn an_error_reaches_all_that_waited_and_stores_nothing() {
     let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
     let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));

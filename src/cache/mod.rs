@@ -213,6 +213,24 @@ where
     /// # Ok::<(), shardwheel::cache::CacheError>(())
     /// ```
     pub fn get_or_insert_with(&self, key: K, load: impl FnOnce() -> V) -> V {
+        self.get_or_insert_with_ttl(key, || (load(), self.lifetime.ttl()))
+    }
+
+    /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that tells the entry's TTL as well: that of a token, or what a
+    /// server says of its answer. The jitter is that of the cache. [`Duration::ZERO`]: the value goes to those who have asked, and is not
+    /// put in. [`Duration::MAX`]: it never expires.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// let load = || ("token", Duration::from_secs(5));
+    /// assert_eq!(cache.get_or_insert_with_ttl(7, load), "token");
+    /// clock.advance(Duration::from_secs(5));
+    /// assert_eq!(cache.get(&7), None);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn get_or_insert_with_ttl(&self, key: K, load: impl FnOnce() -> (V, Duration)) -> V {
         let key = self.store.hashed(key);
         if let Some(value) = self.look_up(&key.sought()) {
             return value;
@@ -247,6 +265,31 @@ where
     where
         E: Send + Sync + 'static,
     {
+        self.get_or_try_insert_with_ttl(key, || Ok((load()?, self.lifetime.ttl())))
+    }
+
+    /// As [`get_or_try_insert_with`](Self::get_or_try_insert_with), with a loader that tells the entry's TTL as well, as in
+    /// [`get_or_insert_with_ttl`](Self::get_or_insert_with_ttl).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// let load = || "7".parse::<u32>().map(|value| (value, Duration::from_secs(5)));
+    /// assert_eq!(cache.get_or_try_insert_with_ttl("seven", load)?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_or_try_insert_with_ttl<E>(
+        &self,
+        key: K,
+        load: impl FnOnce() -> Result<(V, Duration), E>,
+    ) -> Result<V, LoadError<E>>
+    where
+        E: Send + Sync + 'static,
+    {
         let key = self.store.hashed(key);
         if let Some(value) = self.look_up(&key.sought()) {
             return Ok(value);
@@ -264,7 +307,7 @@ where
                 Part::Late => {}
                 Part::Lead(turn) => {
                     return match load() {
-                        Ok(value) => Ok(self.enter_loaded(key, value, turn)),
+                        Ok(loaded) => Ok(self.enter_loaded(key, loaded, turn)),
                         Err(error) => {
                             let error = Arc::new(error);
                             turn.finish(Outcome::Failed(Arc::clone(&error) as _));
@@ -376,13 +419,13 @@ where
     /// a moment.
     ///
     /// Those who wait are told before any listener is: it may take long, and wait for them.
-    fn enter_loaded(&self, key: Arc<Hashed<K>>, value: V, turn: Turn<'_, K, V>) -> V {
-        if !turn.begin_entry() {
+    fn enter_loaded(&self, key: Arc<Hashed<K>>, (value, ttl): (V, Duration), turn: Turn<'_, K, V>) -> V {
+        if ttl.is_zero() || !turn.begin_entry() {
             return self.give_way(&key, value, turn);
         }
         // Copied before anything is half done: to copy a value is the user's code.
         let outcome = Outcome::Loaded(value.clone());
-        let entry = self.entry(key, value.clone(), self.lifetime.ttl());
+        let entry = self.entry(key, value.clone(), ttl);
         if let Err(refused) = self.start_timer(&entry) {
             let (_, entry) = refused.into_inner();
             self.store.count_insertion();
