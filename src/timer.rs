@@ -75,6 +75,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         &self.core().shards[self.home.shard as usize]
     }
 
+    #[cfg(test)]
+    pub(crate) fn shard_number(&self) -> usize {
+        self.home.shard as usize
+    }
+
     /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does. After a `None`,
     /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) tells when its callback does not run any more.
     pub fn cancel(&self) -> Option<V> {

@@ -68,6 +68,15 @@ impl Maker {
         assert_eq!(self.values.alive(), COUNT as usize);
     }
 
+    /// As `schedule_many`, timers that no key leads to.
+    fn schedule_many_unindexed(&self, scheduler: &Names) {
+        for id in 0..COUNT {
+            let started = scheduler.schedule_unindexed(self.key(id), self.value(id), HOUR);
+            assert!(started.expect("it is open and not full").is_pending());
+        }
+        assert_eq!(self.values.alive(), COUNT as usize);
+    }
+
     #[track_caller]
     fn assert_values_gone(&self) {
         assert_eq!(self.values.alive(), 0, "values leave at once");
@@ -91,10 +100,20 @@ fn text(id: u64) -> String {
 
 /// Runs `scenario` on the manual clock with many timers due in an hour; after it, and after the scheduler, all is gone.
 fn on_manual_clock(scenario: impl FnOnce(&Names, &ManualClock, &Maker)) {
+    on_manual_clock_with(Maker::schedule_many, scenario);
+}
+
+/// As `on_manual_clock`, and once more with timers that no key leads to.
+fn indexed_or_not(scenario: impl Fn(&Names, &ManualClock, &Maker)) {
+    on_manual_clock_with(Maker::schedule_many, &scenario);
+    on_manual_clock_with(Maker::schedule_many_unindexed, scenario);
+}
+
+fn on_manual_clock_with(schedule: fn(&Maker, &Names), scenario: impl FnOnce(&Names, &ManualClock, &Maker)) {
     let maker = Maker::default();
     let built = Scheduler::builder().shards(3).build_manual(|_: &Name, value: Token| drop(value));
     let (scheduler, clock) = built.expect("in range");
-    maker.schedule_many(&scheduler);
+    schedule(&maker, &scheduler);
     scenario(&scheduler, &clock, &maker);
     drop(scheduler);
     assert_eq!((maker.keys.alive(), maker.values.alive()), (0, 0), "nothing outlives the last handle");
@@ -104,7 +123,7 @@ fn on_manual_clock(scenario: impl FnOnce(&Names, &ManualClock, &Maker)) {
 
 #[test]
 fn fired() {
-    on_manual_clock(|_, clock, maker| {
+    indexed_or_not(|_, clock, maker| {
         assert_eq!(clock.advance(HOUR), COUNT as usize);
         maker.assert_values_gone();
     });
@@ -134,6 +153,12 @@ fn cancelled_by_handle() {
             assert!(old.is_some() && timer.cancel().is_some());
         }
         maker.assert_values_gone();
+        for id in 0..5 * COUNT {
+            let timer = scheduler.schedule_unindexed(maker.key(id), maker.value(id), HOUR).expect("open");
+            assert_eq!(timer.cancel().expect("it was pending").id, id);
+        }
+        maker.assert_values_gone();
+        assert!(maker.keys.alive() < 4 * COUNT as usize, "their keys go as well");
     });
 }
 
@@ -151,7 +176,7 @@ fn replaced() {
 
 #[test]
 fn drained() {
-    on_manual_clock(|scheduler, _, maker| {
+    indexed_or_not(|scheduler, _, maker| {
         let drained = scheduler.drain(|key, value| {
             assert_eq!(key.text, text(value.id));
         });
@@ -163,7 +188,7 @@ fn drained() {
 #[test]
 fn drained_by_a_closure_that_panics() {
     hush_callbacks();
-    on_manual_clock(|scheduler, _, maker| {
+    indexed_or_not(|scheduler, _, maker| {
         let drain = || scheduler.drain(|_, value| assert!(value.id != 7, "on purpose"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).is_err());
         assert_eq!(scheduler.len(), maker.values.alive(), "those after it wait on");
@@ -174,7 +199,7 @@ fn drained_by_a_closure_that_panics() {
 #[test]
 fn closed_in_every_way() {
     for close in [Close::Discard, Close::FireNow, Close::Return] {
-        on_manual_clock(|scheduler, _, maker| {
+        indexed_or_not(|scheduler, _, maker| {
             let closed = scheduler.close(close);
             assert_eq!(closed.discarded + closed.fired + closed.returned.len(), COUNT as usize);
             assert_eq!(maker.values.alive(), closed.returned.len());
@@ -188,7 +213,7 @@ fn closed_in_every_way() {
 
 #[test]
 fn dropped_with_the_scheduler() {
-    on_manual_clock(|_, clock, _| assert_eq!(clock.advance(MS), 0));
+    indexed_or_not(|_, clock, _| assert_eq!(clock.advance(MS), 0));
 }
 
 #[test]

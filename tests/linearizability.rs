@@ -10,20 +10,22 @@
 //!
 //! In every other batch the callbacks say when their timers come back. Such a timer is firing from one moment before its
 //! callback until one after it; meanwhile it is not pending, but can be told when to come back, and ended.
+//!
+//! In some batches no key leads to the timers. There, whoever comes to a key first starts its one timer, and all use that one's handle.
 
 mod support;
 
 use shardwheel::{Close, Executor, Next, Pinning, Scheduler, Timer};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 use support::{PATIENCE, eventually, lock, within};
 
 /// Each batch has a scheduler of its own.
-const BATCHES: u64 = 90;
+const BATCHES: u64 = 112;
 const KEYS: u64 = 3_072;
 /// Calls on one key.
 const CALLS: u64 = 24;
@@ -184,6 +186,8 @@ struct Batch {
     clock: Arc<AtomicU64>,
     /// The worker's callbacks, in order.
     runs: Arc<Mutex<Vec<Run>>>,
+    /// By key, if the timers are known by their handles alone.
+    shared: Option<Box<[Shared]>>,
     next: AtomicU64,
     seed: u64,
 }
@@ -192,6 +196,13 @@ struct Batch {
 type Value = (u64, u32);
 /// A caller's last timer: its key, its value, its handle.
 type Own = Option<(u64, u64, Timer<u64, Value>)>;
+
+/// A key's one timer that no key leads to: its value, its handle.
+#[derive(Default)]
+struct Shared {
+    is_begun: AtomicBool,
+    timer: OnceLock<(u64, Timer<u64, Value>)>,
+}
 
 /// The callback: notes itself, and says when its timer is to come back.
 fn on_expiry(clock: &AtomicU64, runs: &Mutex<Vec<Run>>, key: u64, value: &mut Value) -> Next {
@@ -229,7 +240,9 @@ impl Batch {
                 callback(key, &mut value);
             })
         };
-        Self { scheduler: scheduler.expect("in range"), clock, runs, next: AtomicU64::new(0), seed }
+        let is_unindexed = seed / 8 % 4 == 3;
+        let shared = is_unindexed.then(|| (0..KEYS).map(|_| Shared::default()).collect());
+        Self { scheduler: scheduler.expect("in range"), clock, runs, shared, next: AtomicU64::new(0), seed }
     }
 
     /// True if the callbacks decide whether their timers come back.
@@ -255,7 +268,11 @@ impl Batch {
         let next = || Some(self.next.fetch_add(1, SeqCst)).filter(|&number| number < KEYS * CALLS);
         let mut events = Vec::new();
         while let Some(number) = next() {
-            let event = self.event(|| self.call(number, &mut own));
+            let call = || match &self.shared {
+                None => Some(self.call(number, &mut own)),
+                Some(shared) => self.call_by_handle(number, &shared[self.key(number) as usize]),
+            };
+            let Some(event) = self.event(call) else { continue };
             let happened = match RUN_HERE.take() {
                 Some(run) => self.events_of(run, true, event.begun, event.ended),
                 None => vec![event],
@@ -265,10 +282,10 @@ impl Batch {
         events
     }
 
-    fn event(&self, call: impl FnOnce() -> Call) -> Event {
+    fn event(&self, call: impl FnOnce() -> Option<Call>) -> Option<Event> {
         let begun = self.clock.fetch_add(1, SeqCst);
-        let call = call();
-        Event { call, begun, ended: self.clock.fetch_add(1, SeqCst) }
+        let call = call()?;
+        Some(Event { call, begun, ended: self.clock.fetch_add(1, SeqCst) })
     }
 
     /// A run takes place between `after` and `before`; its timer fires before the callback begins, and comes back after that.
@@ -280,10 +297,14 @@ impl Batch {
         if repeats { vec![fire, end] } else { vec![fire] }
     }
 
+    fn delay(choice: u64) -> (Duration, Due) {
+        let micros = [0, 0, 20, 60_000_000][(choice / 16 % 4) as usize];
+        (Duration::from_micros(micros), if micros < 1_000 { Due::Soon } else { Due::Never })
+    }
+
     fn call(&self, number: u64, own: &mut Own) -> Call {
         let (scheduler, key, value, choice) = (&self.scheduler, self.key(number), number + 1, self.choice(number));
-        let micros = [0, 0, 20, 60_000_000][(choice / 16 % 4) as usize];
-        let (delay, due) = (Duration::from_micros(micros), if micros < 1_000 { Due::Soon } else { Due::Never });
+        let (delay, due) = Self::delay(choice);
         match (choice % 16, own) {
             (6, Some((of, value, timer))) if *of == key => {
                 Call::TakeThis { value: *value, taken: timer.cancel().is_some() }
@@ -314,9 +335,47 @@ impl Batch {
         }
     }
 
+    /// `None`: it has been begun, and there is no handle yet.
+    fn call_by_handle(&self, number: u64, shared: &Shared) -> Option<Call> {
+        let (key, choice) = (self.key(number), self.choice(number));
+        let (delay, due) = Self::delay(choice);
+        if !shared.is_begun.swap(true, SeqCst) {
+            let value = number + 1;
+            let timer = self.scheduler.schedule_unindexed(key, (value, 0), delay).expect("open and not full");
+            assert!(shared.timer.set((value, timer)).is_ok());
+            return Some(Call::Schedule { value, due, replaced: None });
+        }
+        let (value, timer) = shared.timer.get()?;
+        Some(match choice % 16 {
+            0 => Call::TakeThis { value: *value, taken: timer.cancel().is_some() },
+            1..=10 => Call::RescheduleThis { value: *value, due, moved: timer.reschedule(delay) },
+            11 => {
+                let fired = timer.expire_now();
+                assert_eq!(fired, RUN_HERE.get().is_some());
+                Call::Look { due: None }
+            }
+            _ => self.look(key),
+        })
+    }
+
     fn look(&self, key: u64) -> Call {
         let soon = |left| if left < Duration::from_secs(30) { Due::Soon } else { Due::Never };
-        Call::Look { due: self.scheduler.remaining(&key).map(soon) }
+        let left = match &self.shared {
+            None => self.scheduler.remaining(&key),
+            Some(shared) => shared[key as usize].timer.get().and_then(|(_, timer)| timer.remaining()),
+        };
+        Call::Look { due: left.map(soon) }
+    }
+
+    /// Ends what is left of a key.
+    fn take(&self, key: u64) -> Option<Call> {
+        Some(match &self.shared {
+            None => Call::Take { value: id_of(self.scheduler.cancel(&key)) },
+            Some(shared) => {
+                let (value, timer) = shared[key as usize].timer.get()?;
+                Call::TakeThis { value: *value, taken: timer.cancel().is_some() }
+            }
+        })
     }
 
     /// Everything that happened, by key.
@@ -329,7 +388,7 @@ impl Batch {
         callers.into_iter().for_each(|(key, event)| events[key as usize].push(event));
         for key in 0..KEYS {
             eventually("what is due fires", || self.look(key) != Call::Look { due: Some(Due::Soon) });
-            events[key as usize].push(self.event(|| Call::Take { value: id_of(self.scheduler.cancel(&key)) }));
+            events[key as usize].extend(self.event(|| self.take(key)));
         }
         // Joins the worker, so that every callback has run.
         self.scheduler.close(Close::Discard);

@@ -5,7 +5,8 @@
 //! capacity is hit, and the scheduler is closed at any moment. One thread: what threads do to each other is for
 //! `loom-tests/` and `tests/threads.rs`.
 //!
-//! Every third seed has a scheduler whose callbacks rearm their timers; the others have one-shot and periodic ones.
+//! Every third seed has a scheduler whose callbacks rearm their timers; the others have one-shot and periodic ones. In each, keys lead to
+//! most timers, and to some only their handles.
 //!
 //! `SHARDWHEEL_SEED=7 cargo test simulation` repeats one seed, `SHARDWHEEL_SEEDS=100000` runs as many.
 

@@ -8,13 +8,15 @@ use crate::service::Core;
 use crate::shard::Tick;
 use crate::{Close, MissedTicks, Next, ScheduleError, WeakScheduler};
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 const KEYS: u64 = 12;
+/// From here on, the numbers of keys that lead to no timer: each is that of one timer.
+const UNINDEXED: u64 = 1 << 32;
 
 /// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016.
 pub(super) struct Rng(u64);
@@ -137,6 +139,8 @@ pub(super) struct World {
     rng: Mutex<Rng>,
     pub(super) model: Mutex<Model>,
     pub(super) handles: Mutex<Vec<Handle>>,
+    /// By key, the timers that are known by their handles alone.
+    unindexed: Mutex<HashMap<u64, crate::Timer<Key, Value>>>,
     pub(super) ledger: Ledger,
     capacity: usize,
     /// Every callback decides whether its timer comes back.
@@ -154,6 +158,7 @@ impl World {
             rng: Mutex::new(rng),
             model: Mutex::default(),
             handles: Mutex::default(),
+            unindexed: Mutex::default(),
             ledger: Ledger::default(),
             capacity,
             rearms,
@@ -188,8 +193,16 @@ impl World {
         Key { number, _token: self.ledger.token() }
     }
 
+    fn handle(&self, key: u64) -> Option<crate::Timer<Key, Value>> {
+        lock(&self.unindexed).get(&key).cloned()
+    }
+
     pub(super) fn shard_of(&self, key: u64) -> usize {
-        self.built().shards[key as usize]
+        self.handle(key).map_or_else(|| self.built().shards[key as usize], |timer| timer.shard_number())
+    }
+
+    fn is_pending(&self, key: u64) -> bool {
+        self.handle(key).map_or_else(|| self.scheduler().contains(&key), |timer| timer.is_pending())
     }
 
     pub(super) fn pick(&self, bound: u64) -> u64 {
@@ -229,7 +242,7 @@ impl World {
     /// scheduler says so, a run of it must follow (`check` sees to that).
     fn find(&self, key: u64) -> Option<Timer> {
         let timer = lock(&self.model).timers.get(&key).copied()?;
-        if self.may_be_claimed(key, &timer) && !self.scheduler().contains(&key) {
+        if self.may_be_claimed(key, &timer) && !self.is_pending(key) {
             let mut model = lock(&self.model);
             model.claim(key, false);
             return model.timers.get(&key).copied();
@@ -245,18 +258,16 @@ impl World {
     /// One operation. `own` is the key whose callback this is.
     pub(super) fn act(&self, own: Option<u64>) {
         let random = self.pick(KEYS);
-        let key = own.filter(|_| self.one_in(3)).unwrap_or(random);
-        match self.pick(15) {
+        let key = own.filter(|&own| own < UNINDEXED && self.one_in(3)).unwrap_or(random);
+        match self.pick(16) {
             0..=3 => self.schedule(key),
             4 => self.schedule_if_absent(key),
             5..=7 => self.reschedule(key),
-            8 => {
-                let found = self.find(key);
-                self.expect_cancel(key, found, self.scheduler().cancel(&key));
-            }
+            8 => self.cancel(key),
             9 => self.look(key),
             10 => self.expire_now(key, |scheduler| scheduler.expire_now(&key)),
             11..=13 => self.use_handle(),
+            14 => self.schedule_unindexed(),
             _ if self.one_in(12) => self.drain(),
             _ if self.one_in(20) => self.close(),
             _ => {}
@@ -294,6 +305,22 @@ impl World {
         assert!(before.is_none() || answer.is_err(), "there was a timer");
         let state = State::Pending(at.tick_after(delay));
         self.scheduled(key, Timer { id, kind, state, awaited: 0 }, before, answer);
+    }
+
+    fn schedule_unindexed(&self) {
+        let (scheduler, id) = (self.scheduler(), lock(&self.model).new_id());
+        let key = UNINDEXED + id;
+        let kind = if self.rearms { Kind::AsAnswered } else { Kind::Once };
+        let (value, delay) = (Value { id, token: self.ledger.token() }, self.delay());
+        let mut due = None;
+        let answer = scheduler.schedule_unindexed(self.key(key), value, delay).map(|timer| {
+            lock(&self.unindexed).insert(key, timer.clone());
+            lock(&self.handles).push(Handle { key, id, timer });
+            // Only now it is known whose hand counts.
+            due = self.moment(key).tick_after(delay);
+            None
+        });
+        self.scheduled(key, Timer { id, kind, state: State::Pending(due), awaited: 0 }, None, answer);
     }
 
     /// What `schedule` has answered for this timer; `before` was there.
@@ -360,6 +387,12 @@ impl World {
         }
     }
 
+    fn cancel(&self, key: u64) {
+        let found = self.find(key);
+        let answer = self.handle(key).map_or_else(|| self.scheduler().cancel(&key), |timer| timer.cancel());
+        self.expect_cancel(key, found, answer);
+    }
+
     fn expect_cancel(&self, key: u64, found: Option<Timer>, answer: Option<Value>) {
         assert_eq!(id_of(answer), found.filter(Timer::is_pending).map(|timer| timer.id));
         if found.is_some() {
@@ -412,9 +445,8 @@ impl World {
 
     /// Every timer that is pending, by key.
     fn pending(&self) -> BTreeMap<u64, Timer> {
-        for key in 0..KEYS {
-            let _ = self.find(key);
-        }
+        let keys: Vec<_> = lock(&self.model).timers.keys().copied().collect();
+        keys.into_iter().for_each(|key| _ = self.find(key));
         lock(&self.model).pending().collect()
     }
 
@@ -451,8 +483,7 @@ impl World {
     pub(super) fn on_expiry(&self, key: u64, value: &Value) -> Next {
         self.begin_run(key, value.id);
         if self.ending.get().is_some() {
-            let found = self.find(key);
-            self.expect_cancel(key, found, self.scheduler().cancel(&key));
+            self.cancel(key);
         } else {
             (0..self.pick(3)).for_each(|_| self.act(Some(key)));
             match self.pick(8) {
