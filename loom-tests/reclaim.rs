@@ -224,7 +224,7 @@ fn a_stale_identity_never_touches_a_new_timer() {
 fn a_node_is_handed_out_once() {
     TWO_FRESH.reaches(&[1]);
     TWO_TAKERS.reaches(&[(true, false), (false, true)]);
-    let grow = place("reuse.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
+    let grow = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
     // Who comes second takes the hash that the first one wrote for the node that the chain goes on with.
     TWO_FRESH.kills(grow, Change::Tear, "was never reserved");

@@ -95,7 +95,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     pub(crate) fn stats(&self) -> Stats {
         let sum = |event| self.counters.sum(event);
-        let guard = pin();
         let shards = self.shards.iter().zip(&self.reports);
         Stats {
             pending: self.counters.pending(),
@@ -114,7 +113,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             clock_regressions: sum(Event::ClockRegressed),
             callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Relaxed)).sum(),
             lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),
-            shards: shards.map(|(shard, report)| shard_stats(shard, report, &guard)).collect(),
+            shards: shards.map(|(shard, report)| shard_stats(shard, report, &pin())).collect(),
         }
     }
 

@@ -319,7 +319,7 @@ fn author_and_sealer_must_meet() {
     let nodes = place("slab.rs", "1..self.extent.fetch_add(0, Release)");
     SEAL_OR_NEXT.kills(nodes, Change::Tear, lost);
     SEAL_OR_NEXT.kills(nodes, Change::DropRelease, lost);
-    let fresh = place("reuse.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
+    let fresh = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     SEAL_OR_NEXT.kills(fresh, Change::DropAcquire, lost);
     let sweep = place("word.rs", "let mut seen = Word(self.0.fetch_add(0, Release));");
     SEAL_OR_REUSE.kills(sweep, Change::Tear, "Causality violation");

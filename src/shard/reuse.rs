@@ -14,7 +14,7 @@ use super::Access;
 use super::chain::Chain;
 use super::link::NO_HASH;
 use super::ordinal::Ordinal;
-use super::segments::{LEN_MAX, Segments, Zeroed};
+use super::segments::{Segments, Zeroed};
 use super::slab::{Node, Slab};
 use crate::sync::epoch::step_aside;
 use crate::sync::size::{BATCH, STRANDS, WAITING_BATCHES};
@@ -84,8 +84,6 @@ struct Census {
     in_use: Count,
     /// Those of them that no index leads to.
     unindexed: Count,
-    /// The most that the difference of the two has been.
-    most_indexed: Count,
     /// Hints in the worker's wheel, by its last report.
     hints: Count,
 }
@@ -97,6 +95,8 @@ pub(super) struct Reuse {
     ripe: CachePadded<ChainList>,
     clean: CachePadded<ChainList>,
     census: CachePadded<Census>,
+    /// By the census, the most nodes that the index led to at a time. On a line of its own: each timer that begins reads it.
+    most_indexed: CachePadded<Count>,
 }
 
 impl Reuse {
@@ -108,6 +108,7 @@ impl Reuse {
             ripe: CachePadded::default(),
             clean: CachePadded::default(),
             census: CachePadded::default(),
+            most_indexed: CachePadded::default(),
         }
     }
 }
@@ -133,7 +134,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// So many nodes at most the index led to at a time, about: what threads kept ready counts as well, and node 0. Never falls.
     #[inline]
     pub(super) fn most_indexed(&self) -> u32 {
-        self.reuse.census.most_indexed.load(Relaxed) as u32 + 1
+        self.reuse.most_indexed.load(Relaxed) as u32 + 1
     }
 
     /// A free node with a new generation.
@@ -189,8 +190,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         node.tail.hash.store(chain.push(node.number), Relaxed);
     }
 
-    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first; by its number, so
-    /// that who hardly ever comes here need not keep a `Node` in memory.
+    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first: its number,
+    /// so that who hardly ever comes here need not keep a `Node` in memory.
     ///
     /// A thread that was stopped in the middle of a call keeps all others' nodes from coming back, and with many more callers than
     /// cores there is always one. Who would go on with new nodes would use up its slice of time, and memory, while that thread
@@ -238,34 +239,37 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
     fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
-        let census = &self.reuse.census;
-        // Relaxed, here and below: figures.
-        census.in_use.fetch_add(u64::from(len), Relaxed);
+        // Relaxed: a figure.
+        self.reuse.census.in_use.fetch_add(u64::from(len), Relaxed);
         let first = self.with_own(access.ordinal, |own| {
             debug_assert_eq!(own.ready.first(), None, "nodes would be lost");
             own.ready = chain;
             self.tell_unindexed(own);
             self.pop(&mut own.ready).map(|node| node.number)
         });
-        // Signed: as in `in_use`. (Those that no index leads to are told of later than that they are in use.)
-        let indexed = census.in_use.load(Relaxed) as i64 - census.unindexed.load(Relaxed) as i64;
-        census.most_indexed.fetch_max(indexed.max(0) as u64, Relaxed);
+        self.raise_most_indexed();
         first
+    }
+
+    fn raise_most_indexed(&self) {
+        let Reuse { census, most_indexed, .. } = &self.reuse;
+        // Relaxed: figures.
+        let (before, unindexed) = (self.in_use(), census.unindexed.load(Relaxed));
+        // If many have ended between the two, the difference of what was and what is must not stay for ever.
+        let in_use = before.min(self.in_use());
+        // Signed: as in `in_use`.
+        let indexed = (in_use as i64 - unindexed as i64).max(0) as u64;
+        if indexed > most_indexed.load(Relaxed) {
+            most_indexed.fetch_max(indexed, Relaxed);
+        }
     }
 
     /// A chain of nodes that were never used, and how many.
     fn fresh(&self) -> Option<(Chain, u32)> {
-        // Acquire: pairs with `nodes_at_seal`. The segments are published by their own pointers.
-        // Relaxed on failure: only an expectation for the next try.
-        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + self.reuse.batch).min(LEN_MAX));
-        let start = self.extent.fetch_update(Acquire, Relaxed, grow).ok()?;
-        let end = (start + self.reuse.batch).min(LEN_MAX);
-        let mut chain = Chain::default();
-        for node in (start..end).rev() {
-            let node = Node { number: node, head: self.heads.reserve(node), tail: self.tails.reserve(node) };
-            self.push(&mut chain, node);
-        }
-        Some((chain, end - start))
+        let nodes = self.take_new(self.reuse.batch)?;
+        let (mut chain, len) = (Chain::default(), nodes.len() as u32);
+        nodes.rev().for_each(|node| self.push(&mut chain, self.reserved_node(node)));
+        Some((chain, len))
     }
 
     /// The node was taken, and nobody has come to know of it: it may be used again at once.

@@ -15,7 +15,7 @@ use super::tick::Deadline;
 use super::word::{AtomicWord, Word};
 use super::{Access, Identity, shielded};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
-use Ordering::{Relaxed, Release};
+use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -154,12 +154,12 @@ pub(super) type Begun<'a, K, V> = (Node<'a, K, V>, Identity, Word);
 pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
 
 pub(crate) struct Slab<K, V> {
-    pub(super) heads: Segments<Head<K>>,
-    pub(super) tails: Segments<Tail<V>>,
+    heads: Segments<Head<K>>,
+    tails: Segments<Tail<V>>,
     /// By node, for periodic timers only: memory of nodes that never were one is not touched.
     periods: Segments<PeriodCell<V>>,
     /// Nodes handed out so far, node 0 included, which is none. Never falls.
-    pub(super) extent: CachePadded<AtomicU32>,
+    extent: CachePadded<AtomicU32>,
     pub(super) reuse: Reuse,
 }
 
@@ -198,8 +198,22 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// The nodes handed out so far; who takes further ones observes what the caller did before.
     pub(super) fn nodes_at_seal(&self) -> Range<u32> {
-        // Adds nothing, on purpose. Release: to the Acquire in `fresh`.
+        // Adds nothing, on purpose. Release: to the Acquire in `take_new`.
         1..self.extent.fetch_add(0, Release)
+    }
+
+    /// So many nodes, if there can be as many, that nobody has had: the caller's, who reserves their memory. `None`: all are in use.
+    pub(super) fn take_new(&self, count: u32) -> Option<Range<u32>> {
+        // Acquire: pairs with `nodes_at_seal`. The segments are published by their own pointers.
+        // Relaxed on failure: only an expectation for the next try.
+        let grow = |extent: u32| (extent < LEN_MAX).then_some((extent + count).min(LEN_MAX));
+        let start = self.extent.fetch_update(Acquire, Relaxed, grow).ok()?;
+        Some(start..(start + count).min(LEN_MAX))
+    }
+
+    /// As `node`, and reserves its memory.
+    pub(super) fn reserved_node(&self, number: u32) -> Node<'_, K, V> {
+        Node { number, head: self.heads.reserve(number), tail: self.tails.reserve(number) }
     }
 
     /// The head of any node below `extent`, whether or not its owner has reserved its memory yet.
@@ -249,7 +263,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Takes a free node and fills it: tentative, not linked. Gives key and value back if every node that there can be is in use.
     ///
-    /// What the caller has reached before may be gone afterwards: see `refill`.
+    /// What the caller has reached before may be gone afterwards: see `refill` (`reuse.rs`).
     // Always, and what it consists of, too: a node that comes back by way of memory is waited for.
     #[inline(always)]
     pub(super) fn allocate(
