@@ -478,6 +478,16 @@ fn a_value_that_is_loaded_with_a_ttl_of_zero_goes_to_those_who_have_asked() {
     assert!(answers.into_iter().all(|answer| answer.unwrap() == 0));
     assert_eq!((loads.load(SeqCst), cache.len(), cache.stats().inserted), (1, 0, 0));
     assert_eq!(cache.get_or_insert_with_ttl(1, || (7, HOUR)), 7, "the next one asks again");
+
+    let (cache, _clock, log) = logged(HOUR, Some(1));
+    cache.insert(1, 10);
+    assert_eq!(cache.get_or_insert_with_ttl(2, || (20, Duration::ZERO)), 20);
+    assert_eq!((cache.get(&1), lock(&log).len()), (Some(10), 0), "nobody has made room for it, or was told");
+    let replaces_itself = || {
+        cache.insert(3, 30);
+        (31, Duration::ZERO)
+    };
+    assert_eq!(cache.get_or_insert_with_ttl(3, replaces_itself), 30, "what was put in meanwhile comes after the load");
 }
 
 #[test]

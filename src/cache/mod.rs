@@ -217,8 +217,9 @@ where
     }
 
     /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that tells the entry's TTL as well: that of a token, or what a
-    /// server says of its answer. The jitter is that of the cache. [`Duration::ZERO`]: the value goes to those who have asked, and is not
-    /// put in. [`Duration::MAX`]: it never expires.
+    /// server says of its answer. It counts from when the loader returns; the jitter is that of the cache. [`Duration::MAX`]: it never
+    /// expires. [`Duration::ZERO`]: the value goes to those who have asked, and is not put in: no insertion is counted, and the listener
+    /// is not told.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -420,7 +421,8 @@ where
     ///
     /// Those who wait are told before any listener is: it may take long, and wait for them.
     fn enter_loaded(&self, key: Arc<Hashed<K>>, (value, ttl): (V, Duration), turn: Turn<'_, K, V>) -> V {
-        if ttl.is_zero() || !turn.begin_entry() {
+        // In this order: who comes from now on might get what was in the cache, and out again, before he came.
+        if !turn.begin_entry() || ttl.is_zero() {
             return self.give_way(&key, value, turn);
         }
         // Copied before anything is half done: to copy a value is the user's code.
