@@ -266,7 +266,7 @@ impl World {
             8 => self.cancel(key),
             9 => self.look(key),
             10 => self.expire_now(key, |scheduler| scheduler.expire_now(&key)),
-            11..=13 => self.use_handle(),
+            11..=13 => self.use_handle(own),
             14 => self.schedule_unindexed(),
             _ if self.one_in(12) => self.drain(),
             _ if self.one_in(20) => self.close(),
@@ -420,12 +420,20 @@ impl World {
         *lock(&self.by_hand) = false;
     }
 
-    fn use_handle(&self) {
+    /// A random one; or that of `own`, which no key leads to.
+    fn use_handle(&self, own: Option<u64>) {
         let count = lock(&self.handles).len() as u64;
         if count == 0 {
             return;
         }
-        let Handle { key, id, timer } = lock(&self.handles)[self.pick(count) as usize].clone();
+        let random = self.pick(count) as usize;
+        let handle = {
+            let handles = lock(&self.handles);
+            let own = own.filter(|&own| own >= UNINDEXED && !self.one_in(3));
+            let of_own = own.and_then(|own| handles.iter().find(|handle| handle.key == own));
+            of_own.unwrap_or(&handles[random]).clone()
+        };
+        let Handle { key, id, timer } = handle;
         let found = self.find(key).filter(|timer| timer.id == id);
         match self.pick(7) {
             0..=1 => self.expect_cancel(key, found, timer.cancel()),
