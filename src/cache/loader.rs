@@ -79,7 +79,8 @@ enum Stage<V> {
     Loading,
     /// The value is being put in. Who comes now might get one that was in the cache, and out again, before he came.
     Entering,
-    Ended(Outcome<V>),
+    /// `None`: nothing was loaded.
+    Ended(Option<Outcome<V>>),
 }
 
 /// What falls to a thread that asks for a key.
@@ -88,7 +89,7 @@ pub(super) enum Part<'a, K, V> {
     Lead(Turn<'a, K, V>),
     /// Nothing more: another thread loaded.
     Given(Outcome<V>),
-    /// To look again: the load that was under way was about to end.
+    /// To look again: the load that was under way was about to end, or there was none.
     Late,
 }
 
@@ -189,13 +190,13 @@ impl<K, V> Load<K, V> {
 }
 
 impl<K, V: Clone> Load<K, V> {
-    /// Its outcome, unless it was about to end already.
+    /// Its outcome, if it has one, and was not about to end already.
     fn wait(&self) -> Option<Outcome<V>> {
         let mut stage = self.stage();
         let is_early = matches!(*stage, Stage::Loading);
         loop {
             if let Stage::Ended(outcome) = &*stage {
-                return is_early.then(|| outcome.clone());
+                return outcome.clone().filter(|_| is_early);
             }
             stage = self.ended.wait(stage).unwrap_or_else(PoisonError::into_inner);
         }
@@ -213,10 +214,15 @@ impl<K, V> Turn<'_, K, V> {
 
     /// Tells all who wait. False if what was put in must go out again.
     pub(super) fn finish(mut self, outcome: Outcome<V>) -> bool {
-        self.end(outcome)
+        self.end(Some(outcome))
     }
 
-    fn end(&mut self, outcome: Outcome<V>) -> bool {
+    /// There was no need to load. Those who wait look for themselves: what was there may have expired before they came.
+    pub(super) fn pass(mut self) {
+        self.end(None);
+    }
+
+    fn end(&mut self, outcome: Option<Outcome<V>>) -> bool {
         let Some(load) = self.load.take() else { return true };
         let is_valid = self.loads.leave(&load);
         *load.stage() = Stage::Ended(outcome);
@@ -227,6 +233,30 @@ impl<K, V> Turn<'_, K, V> {
 
 impl<K, V> Drop for Turn<'_, K, V> {
     fn drop(&mut self) {
-        self.end(Outcome::Panicked);
+        self.end(Some(Outcome::Panicked));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::RandomState;
+    use std::time::Duration;
+
+    #[test]
+    fn those_who_wait_for_a_turn_that_is_passed_look_for_themselves() {
+        let (loads, hasher) = (Loads::<u32, u32>::new(), RandomState::new());
+        let key = || Arc::new(Hashed::new(7, &hasher));
+        let Part::Lead(turn) = loads.join(&key()) else { panic!("nobody else is loading") };
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| loads.join(&key()));
+            // The one in the list, the turn's, and the other thread's.
+            while Arc::strong_count(&loads.lock()[0]) < 3 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            turn.pass();
+            assert!(matches!(waiting.join().expect("it does not panic"), Part::Late));
+        });
+        assert!(matches!(loads.join(&key()), Part::Lead(_)), "the list is empty");
     }
 }
