@@ -156,6 +156,23 @@ const DRAINED_OR_NOT: Model = Model::new("drained_or_not", || {
 })
 .preemptions(3);
 
+fn depth(mailbox: &Mailbox) -> u64 {
+    mailbox.depth(&Access::new(&ordinal(0)).guard)
+}
+
+/// Somebody asks how many hints are in while a producer fills one segment and begins another.
+const COUNTED_BESIDE_A_PRODUCER: Model = Model::new("counted_beside_a_producer", || {
+    let mailbox = Rc::new(Mailbox::new(1));
+    let producer = spawn({
+        let mailbox = Rc::clone(&mailbox);
+        move || [1, 2, 3].map(|name| push(&mailbox, name))
+    });
+    outcome(depth(&mailbox));
+    join(producer);
+    assert_eq!(depth(&mailbox), 3);
+})
+.preemptions(3);
+
 /// Two stripes, and a consumer who takes one hint of each at a time.
 const A_FEW_AT_A_TIME: Model = Model::new("a_few_at_a_time", || {
     let mailbox = Rc::new(Mailbox::new(2));
@@ -178,7 +195,7 @@ const A_FEW_AT_A_TIME: Model = Model::new("a_few_at_a_time", || {
         assert!(some.len() <= 2, "more than one of a stripe: {some:?}");
         late.extend(some);
     }
-    assert_eq!(mailbox.depth(&Access::new(&ordinal(0)).guard), 0);
+    assert_eq!(depth(&mailbox), 0);
     match (early.as_slice(), late.as_slice()) {
         ([1], [2, 11, 3]) => outcome("the first stripe alone"),
         ([1, 11], [2, 3]) => outcome("one of each"),
@@ -231,6 +248,11 @@ fn a_producer_that_stops_hides_nobody() {
 fn is_drained_tells_the_truth() {
     let expected = [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false), (3, true)];
     DRAINED_OR_NOT.reaches(&expected);
+}
+
+#[test]
+fn its_depth_is_told_beside_producers() {
+    COUNTED_BESIDE_A_PRODUCER.reaches(&[0, 1, 2, 3]);
 }
 
 #[test]
@@ -287,6 +309,8 @@ fn a_segment_must_be_published() {
     seen_born(DRAINED_OR_NOT, "segment.next.load(Ordering::Acquire); if next.is_null() { return", Change::DropAcquire);
     seen_born(DRAINED_OR_NOT, "position.segment = self.heads[stripe].load(Ordering::Acquire)", Change::DropAcquire);
     seen_born(DRAINED_OR_NOT, "head.load(Ordering::Acquire)", Change::DropAcquire);
+    seen_born(COUNTED_BESIDE_A_PRODUCER, "let mut current = self.segment.load(Ordering::Acquire)", Change::DropAcquire);
+    seen_born(COUNTED_BESIDE_A_PRODUCER, "current = segment.next.load(Ordering::Acquire); }", Change::DropAcquire);
 }
 
 /// Who comes by the cursor has its author's slot behind it, and all before.
@@ -306,6 +330,7 @@ const MODELS: &[Model] = &[
     FIRST_PUSH_TWICE,
     FILLED_SLOTS_ARE_A_PREFIX,
     DRAINED_OR_NOT,
+    COUNTED_BESIDE_A_PRODUCER,
     A_FEW_AT_A_TIME,
     A_HINT_TELLS_WHAT_WAS_DONE,
 ];
