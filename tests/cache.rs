@@ -391,19 +391,18 @@ fn beyond_a_thousand_reads_an_old_entry_goes() {
 
 // Loading.
 
-/// Starts `count` threads that ask for key 1 while the load behind `gate` is under way; what they got.
+/// Starts `count` threads that ask a cache for key 1 while the load behind a gate is under way; the cache, how many loads have passed the
+/// gate, and what the threads got.
 fn ask_together<R: Send + 'static>(
     count: usize,
-    cache: &Arc<Numbers>,
-    gate: &Gate,
-    ask: impl Fn(&Numbers) -> R + Send + Sync + 'static,
-) -> Vec<thread::Result<R>> {
-    let ask = Arc::new(ask);
+    ask: impl Fn(&Numbers, &Gate) -> R + Send + Sync + 'static,
+) -> (Arc<Numbers>, usize, Vec<thread::Result<R>>) {
+    let (cache, gate, ask) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(ask));
     let spawn = || {
-        let (cache, ask) = (Arc::clone(cache), Arc::clone(&ask));
-        thread::spawn(move || ask(&cache))
+        let (cache, gate, ask) = (Arc::clone(&cache), Arc::clone(&gate), Arc::clone(&ask));
+        thread::spawn(move || ask(&cache, &gate))
     };
-    let opener = Opener(gate);
+    let opener = Opener(&gate);
     let mut threads = vec![spawn()];
     eventually("one is loading", || gate.arrived() == 1);
     threads.extend((1..count).map(|_| spawn()));
@@ -411,21 +410,20 @@ fn ask_together<R: Send + 'static>(
     // They have missed, and are about to wait.
     thread::sleep(200 * MS);
     drop(opener);
-    threads.into_iter().map(|thread| thread.join()).collect()
+    let answers = threads.into_iter().map(|thread| thread.join()).collect();
+    (cache, gate.arrived(), answers)
 }
 
 #[test]
 fn a_value_is_loaded_once_however_many_ask() {
-    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
-    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
-    let answers = ask_together(8, &cache, &gate, move |cache| {
+    let (cache, loads, answers) = ask_together(8, |cache, gate| {
         cache.get_or_insert_with(1, || {
-            shut.pass();
-            count.fetch_add(1, SeqCst) as u64
+            gate.pass();
+            5
         })
     });
-    assert!(answers.into_iter().all(|answer| answer.unwrap() == 0));
-    assert_eq!((loads.load(SeqCst), cache.stats().inserted), (1, 1));
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == 5));
+    assert_eq!((loads, cache.stats().inserted), (1, 1));
 }
 
 /// The same in a rush: some come while it is loaded, some a moment too late to wait.
@@ -467,16 +465,14 @@ fn a_loader_may_choose_the_ttl() {
 /// It is nobody else's, takes nobody's place, and does not stay.
 #[test]
 fn a_value_that_is_loaded_with_a_ttl_of_zero_goes_to_those_who_have_asked() {
-    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
-    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
-    let answers = ask_together(8, &cache, &gate, move |cache| {
+    let (cache, loads, answers) = ask_together(8, |cache, gate| {
         cache.get_or_insert_with_ttl(1, || {
-            shut.pass();
-            (count.fetch_add(1, SeqCst) as u64, Duration::ZERO)
+            gate.pass();
+            (5, Duration::ZERO)
         })
     });
-    assert!(answers.into_iter().all(|answer| answer.unwrap() == 0));
-    assert_eq!((loads.load(SeqCst), cache.len(), cache.stats().inserted), (1, 0, 0));
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == 5));
+    assert_eq!((loads, cache.len(), cache.stats().inserted), (1, 0, 0));
     assert_eq!(cache.get_or_insert_with_ttl(1, || (7, HOUR)), 7, "the next one asks again");
 
     let (cache, _clock, log) = logged(HOUR, Some(1));
@@ -492,12 +488,9 @@ fn a_value_that_is_loaded_with_a_ttl_of_zero_goes_to_those_who_have_asked() {
 
 #[test]
 fn an_error_reaches_all_that_waited_and_stores_nothing() {
-    let (cache, gate, loads) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
-    let (shut, count) = (Arc::clone(&gate), Arc::clone(&loads));
-    let answers = ask_together(8, &cache, &gate, move |cache| {
+    let (cache, loads, answers) = ask_together(8, |cache, gate| {
         cache.get_or_try_insert_with(1, || {
-            shut.pass();
-            count.fetch_add(1, SeqCst);
+            gate.pass();
             Err("it is not there")
         })
     });
@@ -506,18 +499,16 @@ fn an_error_reaches_all_that_waited_and_stores_nothing() {
         assert!(matches!(&error, LoadError::Failed(error) if **error == "it is not there"));
         assert_eq!(error.to_string(), "the value could not be loaded: it is not there");
     }
-    assert_eq!((loads.load(SeqCst), cache.len(), cache.stats().inserted), (1, 0, 0));
+    assert_eq!((loads, cache.len(), cache.stats().inserted), (1, 0, 0));
     assert_eq!(cache.get_or_try_insert_with(1, || Ok::<_, Infallible>(5)).unwrap(), 5, "the next one asks again");
 }
 
 #[test]
 fn those_who_wait_for_a_loader_that_panics_get_an_error_and_the_next_asks_again() {
     hush_callbacks();
-    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
-    let shut = Arc::clone(&gate);
-    let mut answers = ask_together(8, &cache, &gate, move |cache| {
+    let (cache, _, mut answers) = ask_together(8, |cache, gate| {
         cache.get_or_try_insert_with::<Infallible>(1, || {
-            shut.pass();
+            gate.pass();
             panic!("on purpose")
         })
     });
@@ -530,28 +521,26 @@ fn those_who_wait_for_a_loader_that_panics_get_an_error_and_the_next_asks_again(
 #[test]
 fn without_an_error_to_return_another_loader_steps_in() {
     hush_callbacks();
-    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
-    let (shut, loads) = (Arc::clone(&gate), AtomicU64::new(0));
-    let mut answers = ask_together(8, &cache, &gate, move |cache| {
+    let loads = AtomicU64::new(0);
+    let (cache, passed, mut answers) = ask_together(8, move |cache, gate| {
         cache.get_or_insert_with(1, || {
-            shut.pass();
+            gate.pass();
             assert!(loads.fetch_add(1, SeqCst) > 0, "on purpose");
             5
         })
     });
     assert!(answers.remove(0).is_err());
     assert!(answers.into_iter().all(|answer| answer.unwrap() == 5));
-    assert_eq!((gate.arrived(), cache.stats().inserted), (2, 1));
+    assert_eq!((passed, cache.stats().inserted), (2, 1));
 }
 
 #[test]
 fn those_who_wait_for_an_error_of_another_type_load_themselves() {
-    let (cache, gate) = (Arc::new(manual(HOUR).0), Arc::new(Gate::default()));
-    let (shut, asked) = (Arc::clone(&gate), AtomicU64::new(0));
-    let mut answers = ask_together(2, &cache, &gate, move |cache| {
+    let asked = AtomicU64::new(0);
+    let (_, _, mut answers) = ask_together(2, move |cache, gate| {
         if asked.fetch_add(1, SeqCst) == 0 {
             let failing = || {
-                shut.pass();
+                gate.pass();
                 Err("no")
             };
             return cache.get_or_try_insert_with(1, failing).map_err(drop);
