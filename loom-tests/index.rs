@@ -1,6 +1,6 @@
-//! The index grows while it is used: a new bucket is linked in by whoever needs it first.
+//! The index grows while it is used: a line of the larger array is filled by whoever needs it first. And lines have further ones.
 //!
-//! It begins with two buckets; the first timer makes it four, the third eight: only then hashes 3 and 7 part.
+//! It begins with one line of three cells, of which two are enough: so the second timer makes two lines, and the fourth makes four.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -27,9 +27,10 @@ fn growths(world: &World) -> u32 {
     world.shard.alarm.ticket()
 }
 
-/// Two timers for a bucket that nobody has used yet: one links it in, the other goes around it.
-const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
+/// Two timers for lines that nobody has set: both split the same one, and one of them has doubled the array.
+const SPLIT_BY_TWO: Model = Model::new("split_by_two", || {
     let world = World::new();
+    world.given(2, 6, 4);
     let author = spawn({
         let world = world.clone();
         move || (world.schedule(1, 3, 7, 5).is_ok(), world.find(1, 3))
@@ -37,19 +38,18 @@ const A_NEW_BUCKET_FOR_TWO: Model = Model::new("a_new_bucket_for_two", || {
     assert!(world.schedule(0, 7, 8, 6).is_ok());
     assert_eq!(world.find(0, 7), Some(6));
     assert_eq!(join(author), (true, Some(5)));
-    assert_eq!((world.find(0, 3), world.find(0, 7)), (Some(5), Some(6)));
-    assert_eq!((world.shard.bucket_count(), growths(&world)), (4, 1), "one of them made it grow");
+    assert_eq!([2, 3, 7].map(|key| world.find(0, key)), [Some(4), Some(5), Some(6)]);
+    assert_eq!((world.shard.line_count(), growths(&world)), (2, 1), "one of them made it grow");
     outcome(world.seal());
     world.end();
 })
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The array doubles, and a bucket is linked in between a key and the entrance that led to it.
+/// The line of a key is split while it is looked up.
 const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
     let world = World::new();
     world.given(7, 7, 5);
-    world.given(1, 8, 6);
     let author = spawn({
         let world = world.clone();
         move || world.start(1, 17, 9, 7)
@@ -57,61 +57,71 @@ const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
     assert_eq!(world.find(0, 7), Some(5), "the key is never absent");
     outcome(world.find(0, 17));
     join(author);
-    assert_eq!(world.seal(), [8, 9, 7]);
+    assert_eq!(world.seal(), [7, 9]);
     world.end();
 })
-.preemptions(2)
-.plain_preemptions(1);
+.preemptions(3)
+.plain_preemptions(2);
 
-fn remove_while_growing(key: u32, new: u32) {
+/// The line of a key is split while its timer is ended: it is not in the new one, or is taken out of that.
+const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
     let world = World::new();
-    world.given(key, 7, 5);
-    world.given(1, 8, 6);
-    let before = growths(&world);
+    world.given(3, 7, 5);
     let author = spawn({
         let world = world.clone();
-        move || world.start(1, new, 9, 7)
+        move || world.start(1, 7, 9, 7)
     });
-    assert_eq!((world.cancel(0, key), world.cancel(0, 1)), (Some(7), Some(8)), "nothing else ends them");
+    assert_eq!(world.cancel(0, 3), Some(7), "nothing else ends it");
     join(author);
-    assert_eq!((world.find(0, key), world.find(0, 1), world.find(0, new)), (None, None, Some(7)));
-    // It grows for three timers at a time: not if those that are there have left by then.
-    outcome((growths(&world) - before, world.seal()));
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    // It grows for two timers at a time: not if the one that is there has left by then.
+    outcome(growths(&world));
+    assert_eq!(world.seal(), [9]);
     world.end();
-}
+})
+.preemptions(3)
+.plain_preemptions(2);
 
-/// A node in front of the new bucket goes: a walk to link that one in may take it out.
-const GROWTH_OR_REMOVE: Model =
-    Model::new("growth_or_remove", || remove_while_growing(3, 7)).preemptions(2).plain_preemptions(1);
-
-/// A node behind the new bucket goes: it is taken out after a walk over that one.
-const GROWTH_OR_REMOVE_BEHIND: Model =
-    Model::new("growth_or_remove_behind", || remove_while_growing(7, 17)).preemptions(2).plain_preemptions(1);
-
-const GROWTH_OR_INSERT: Model = Model::new("growth_or_insert", || {
+/// A timer is replaced while its line is split.
+const GROWTH_OR_REPLACE: Model = Model::new("growth_or_replace", || {
     let world = World::new();
-    world.given(1, 8, 6);
-    world.given(2, 6, 6);
-    let before = growths(&world);
+    world.given(3, 7, 5);
     let author = spawn({
         let world = world.clone();
-        move || world.start(1, 3, 7, 7)
+        move || world.start(1, 7, 9, 7)
     });
-    assert!(world.schedule(0, 7, 9, 8).is_ok());
-    assert_eq!(world.find(0, 7), Some(8));
+    assert_eq!(world.schedule(0, 3, 8, 6).expect("not sealed").1, Some(7));
     join(author);
-    let all = [1, 2, 3, 7].map(|key| world.find(0, key));
-    assert_eq!(all, [Some(6), Some(6), Some(7), Some(8)]);
-    assert!(growths(&world) > before, "it grew meanwhile");
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (Some(6), Some(7)));
     outcome(world.seal());
     world.end();
 })
 .preemptions(2)
+.plain_preemptions(0);
+
+/// Of two timers of one key, one claims its cell before the line is split, and the other one after that.
+const ONE_KEY_TWICE_WHILE_IT_GROWS: Model = Model::new("one_key_twice_while_it_grows", || {
+    let world = World::new();
+    world.given(2, 6, 4);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 7, 7, 5).expect("not sealed").1
+    });
+    let mine = world.schedule(0, 7, 8, 6).expect("not sealed").1;
+    match (mine, join(author), world.seal().as_slice()) {
+        (Some(7), None, [6, 8]) => outcome("theirs first"),
+        (None, Some(8), [6, 7]) => outcome("mine first"),
+        other => panic!("replaced, replaced, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2)
 .plain_preemptions(1);
 
-/// A reader who knows from elsewhere that the timer is there must find it, by whatever entrance.
+/// A reader who knows from elsewhere that the timer is there must find it, in whatever array.
 const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
     let world = World::new();
+    world.given(2, 6, 4);
     let told = Rc::new(sync::AtomicU64::new(0));
     let author = spawn({
         let (world, told) = (world.clone(), Rc::clone(&told));
@@ -125,7 +135,7 @@ const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
     assert!(found == Some(5) || !was_told, "told of a timer that is not there");
     outcome((was_told, found));
     join(author);
-    assert_eq!(world.seal(), [7]);
+    assert_eq!(world.seal(), [6, 7]);
     world.end();
 })
 .preemptions(2)
@@ -136,91 +146,150 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
     world.given(1, 7, 5);
     let author = spawn({
         let world = world.clone();
-        move || world.schedule(1, 3, 8, 5).is_ok() as usize + world.schedule(1, 2, 9, 5).is_ok() as usize
+        move || usize::from(world.schedule(1, 3, 8, 5).is_ok())
     });
     let closed = world.seal();
     let accepted = join(author);
     assert_eq!(closed.len(), 1 + accepted, "what was accepted is closed, once");
-    outcome(closed);
+    outcome((closed, world.shard.line_count()));
     world.end();
 })
-.preemptions(2)
-.plain_preemptions(1);
+.preemptions(3)
+.plain_preemptions(2);
 
-/// What the thread that works ahead does with the buckets from `next` on.
-fn link_ahead(world: &World, next: u32) -> u32 {
-    world.shard.link_ahead(next, 2, &Access::new(&ordinal(0)))
+/// What the thread that works ahead does with the lines from `next` on.
+fn split_ahead(world: &World, next: u32) -> u32 {
+    world.shard.split_ahead(next, 2, &Access::new(&ordinal(0)))
 }
 
-/// Somebody who works ahead has claimed a bucket, a timer begins beside it, he links the bucket in front of that: who enters
-/// there sees the timer whole.
-const LINKED_AHEAD_OR_FIND: Model = Model::new("linked_ahead_or_find", || {
-    let world = World::new();
-    for key in [1, 2, 6] {
-        world.given(key, key + 10, 5);
-    }
-    let author = spawn({
-        let world = world.clone();
-        move || world.start(1, 7, 17, 5)
-    });
-    let reader = spawn({
-        let world = world.clone();
-        move || world.find(2, 7)
-    });
-    assert_eq!(link_ahead(&world, 6), 8);
-    join(author);
-    outcome(join(reader));
-    assert_eq!((world.shard.bucket_count(), growths(&world)), (8, 2));
-    assert_eq!((link_ahead(&world, 3), link_ahead(&world, 5), link_ahead(&world, 7)), (5, 7, 8));
-    assert_eq!(world.seal(), [12, 16, 11, 17], "the timers in the order of the list");
-    world.end();
-})
-.preemptions(2)
-.plain_preemptions(1);
-
-/// Somebody links a bucket in ahead while callers insert, remove, and link it themselves.
-const LINKED_AHEAD_OR_CHANGED: Model = Model::new("linked_ahead_or_changed", || {
+/// Who works ahead splits a line beside its callers.
+const SPLIT_AHEAD_OR_CHANGED: Model = Model::new("split_ahead_or_changed", || {
     let world = World::new();
     world.given(3, 7, 5);
-    world.given(1, 8, 6);
-    world.given(2, 6, 6);
+    world.given(7, 6, 6);
+    world.given(2, 9, 6);
     let caller = spawn({
         let world = world.clone();
         move || {
-            world.start(1, 7, 9, 7);
-            (world.cancel(1, 3), world.find(1, 7))
+            world.start(1, 5, 8, 7);
+            world.cancel(1, 3)
         }
     });
-    assert_eq!(link_ahead(&world, 6), 8);
-    assert_eq!(join(caller), (Some(7), Some(7)));
-    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    // How many timers there are is a figure that the model does not see: it must see something before that is read.
+    let _ = world.shard.line_count();
+    let ahead = split_ahead(&world, 6);
+    assert_eq!(join(caller), Some(7));
+    assert_eq!([3, 5, 7].map(|key| world.find(0, key)), [None, Some(7), Some(6)]);
+    outcome((ahead, world.shard.line_count()));
+    let mut left = world.seal();
+    left.sort();
+    assert_eq!(left, [6, 8, 9]);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
+/// When all lines of an array are set, the one before is freed, whoever may still be looking at it.
+const FREED_OR_FIND: Model = Model::new("freed_or_find", || {
+    let world = World::new();
+    [(1, 11), (3, 13), (2, 12)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
+    let author = spawn({
+        let world = world.clone();
+        move || {
+            world.start(1, 7, 17, 6);
+            world.shard.split_ahead(4, 4, &Access::new(&ordinal(1)))
+        }
+    });
+    assert_eq!(world.find(0, 3), Some(5));
+    outcome(world.find(0, 7));
+    assert_eq!(join(author), 8);
+    world.shard.assert_array_alone();
+    assert_eq!(world.shard.line_count(), 4);
+    assert_eq!(world.seal(), [12, 11, 13, 17]);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.reclaims_early();
+
+/// A line is full: two more timers need a further one, and both bring one.
+const A_FURTHER_LINE_FOR_TWO: Model = Model::new("a_further_line_for_two", || {
+    let world = World::new();
+    [(1, 11), (5, 12), (9, 13), (2, 10)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 15, 14, 6)
+    });
+    world.start(0, 19, 15, 7);
+    join(author);
+    assert_eq!([1, 5, 9, 15, 19].map(|key| world.find(0, key).is_some()), [true; 5]);
     outcome(world.seal());
     world.end();
 })
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The third timer makes the array double: who sees to it first, the thread that works ahead or the caller.
-const GROWN_BY_ONE_OF_TWO: Model = Model::new("grown_by_one_of_two", || {
+/// The last timer of a further line goes while another one comes: the line goes, or stays.
+const COMES_OR_GOES_BEHIND: Model = Model::new("comes_or_goes_behind", || {
     let world = World::new();
-    world.given(3, 7, 5);
-    world.given(1, 8, 6);
+    [(1, 11), (11, 12), (21, 13), (31, 14)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
     let author = spawn({
         let world = world.clone();
-        move || world.start(1, 7, 9, 7)
+        move || world.start(1, 41, 15, 6)
     });
-    // How many timers there are is a figure that the model does not see: it must see something before that is read.
-    let _ = world.shard.bucket_count();
-    let linked = [4, 6].map(|next| link_ahead(&world, next));
+    assert_eq!(world.cancel(0, 31), Some(14));
     join(author);
-    assert_eq!(world.shard.bucket_count(), 8, "it doubles once");
-    assert_eq!((world.find(0, 3), world.find(0, 7), world.find(0, 1)), (Some(5), Some(7), Some(6)));
-    outcome((linked, growths(&world)));
-    assert_eq!(world.seal(), [8, 7, 9], "the timers in the order of the list");
+    assert_eq!([31, 41].map(|key| world.find(0, key)), [None, Some(6)]);
+    assert_eq!(world.cancel(0, 41), Some(15));
+    outcome(world.seal());
     world.end();
 })
 .preemptions(2)
-.plain_preemptions(1);
+.plain_preemptions(1)
+.reclaims_early();
+
+/// A further line is used again, in another place, when nobody can be looking at it.
+const USED_AGAIN_OR_FIND: Model = Model::new("used_again_or_find", || {
+    let world = World::new();
+    [(1, 11), (11, 12), (21, 13), (31, 14)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
+    let author = spawn({
+        let world = world.clone();
+        move || {
+            assert_eq!(world.cancel(1, 31), Some(14));
+            world.start(1, 41, 15, 6);
+        }
+    });
+    outcome((world.find(0, 31), world.find(0, 41)));
+    join(author);
+    assert_eq!(world.seal(), [11, 12, 13, 15]);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.reclaims_early();
+
+/// A line and its further one are split while a timer behind is ended.
+const SPLIT_OR_REMOVE_BEHIND: Model = Model::new("split_or_remove_behind", || {
+    let world = World::new();
+    for (key, value) in [(1, 11), (11, 12), (21, 13), (31, 14), (2, 15), (4, 16), (6, 17)] {
+        world.given(key, value, 5);
+    }
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 41, 18, 6)
+    });
+    assert_eq!(world.cancel(0, 31), Some(14));
+    join(author);
+    let lines = world.shard.line_count();
+    assert_eq!([1, 11, 21, 31, 41].map(|key| world.find(0, key).is_some()), [true, true, true, false, true]);
+    let mut left = world.seal();
+    left.sort();
+    outcome((lines, left));
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1)
+.reclaims_early();
 
 /// Two threads need the same new segment of an array, and one of them reads what is there before.
 const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
@@ -241,8 +310,8 @@ const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
 fn an_array_has_one_segment_for_all() {
     A_NEW_SEGMENT_FOR_TWO.reaches(&[0, 1]);
     let install = place("segments.rs", "slot.compare_exchange(ptr::null_mut(), fresh");
-    let [reserve, read] =
-        ["let items = self.segments[segment].load(Ordering::Acquire)", "let items = slot.load(Ordering::Acquire)"];
+    let reserve = "let items = self.segments[segment].load(Ordering::Acquire); if is_there(items) { Some(items) }";
+    let read = "let items = slot.load(Ordering::Acquire)";
     A_NEW_SEGMENT_FOR_TWO.kills(install, Change::Tear, "an item was lost");
     for (line, change) in [
         (install, Change::DropRelease),
@@ -255,72 +324,82 @@ fn an_array_has_one_segment_for_all() {
 }
 
 #[test]
-fn a_new_bucket_hides_nothing() {
-    A_NEW_BUCKET_FOR_TWO.reaches(&[[7, 8]]);
+fn a_split_hides_nothing() {
+    SPLIT_BY_TWO.reaches(&[[6, 7, 8], [6, 8, 7]]);
     GROWTH_OR_FIND.reaches(&[None, Some(7)]);
     TOLD_OR_NOT.reaches(&[(false, None), (false, Some(5)), (true, Some(5))]);
 }
 
 #[test]
 fn growth_disturbs_neither_removal_nor_insertion() {
-    GROWTH_OR_REMOVE.reaches(&[(0, [9]), (1, [9])]);
-    GROWTH_OR_REMOVE_BEHIND.reaches(&[(0, [9]), (1, [9])]);
-    GROWTH_OR_INSERT.reaches(&[[6, 8, 7, 9]]);
+    GROWTH_OR_REMOVE.reaches(&[0, 1]);
+    GROWTH_OR_REPLACE.reaches(&[[8, 9], [9, 8]]);
+    ONE_KEY_TWICE_WHILE_IT_GROWS.reaches(&["theirs first", "mine first"]);
+    SPLIT_AHEAD_OR_CHANGED.reaches(&[(4, 4), (8, 4)]);
 }
 
 #[test]
 fn growth_opens_no_way_around_the_seal() {
-    GROWTH_OR_SEAL.reaches(&[vec![7], vec![7, 8], vec![9, 7, 8]]);
+    GROWTH_OR_SEAL.reaches(&[(vec![7], 1), (vec![7], 2), (vec![7, 8], 1), (vec![7, 8], 2)]);
 }
 
 #[test]
-fn a_bucket_must_be_claimed_in_one_step() {
-    let claim = place("link.rs", "self.0.compare_exchange(0, CLAIMED");
-    A_NEW_BUCKET_FOR_TWO.kills(claim, Change::Tear, "the list is sorted");
-    LINKED_AHEAD_OR_CHANGED.kills(claim, Change::Tear, "the list is sorted");
+fn an_array_is_freed_when_nobody_looks_at_it() {
+    FREED_OR_FIND.reaches(&[None, Some(6)]);
+}
+
+#[test]
+fn timers_come_and_go_in_further_lines() {
+    A_FURTHER_LINE_FOR_TWO.reaches(&[[10, 11, 12, 13, 14, 15], [10, 11, 12, 13, 15, 14]]);
+    COMES_OR_GOES_BEHIND.reaches(&[[11, 12, 13]]);
+    USED_AGAIN_OR_FIND.reaches(&[(Some(5), None), (Some(5), Some(6)), (None, None), (None, Some(6))]);
+    SPLIT_OR_REMOVE_BEHIND.reaches(&[4, 8].map(|lines| (lines, [11, 12, 13, 15, 16, 17, 18])));
+}
+
+/// (That a line is frozen in single steps, `races/close.rs` notices.)
+#[test]
+fn a_line_must_be_set_in_single_steps() {
+    let set = place("line.rs", "self.0.compare_exchange(0, pair.0 | PAIR_SET");
+    SPLIT_BY_TWO.kills(set, Change::Tear, "");
+    let set_meta = place("line.rs", "self.0.compare_exchange(0, META_SET | version");
+    FREED_OR_FIND.kills(set_meta, Change::Tear, "lines are set");
+}
+
+/// Who uses a line has acquired its cells, and with these the nodes.
+#[test]
+fn a_line_must_be_published() {
+    let set_meta = place("line.rs", "self.0.compare_exchange(0, META_SET | version");
+    FREED_OR_FIND.kills(set_meta, Change::DropRelease, "");
 }
 
 #[test]
 fn the_array_must_double_in_one_step() {
-    let fit = place("index.rs", "self.bucket_bits.compare_exchange(bits, bits + 1");
-    A_NEW_BUCKET_FOR_TWO.kills(fit, Change::Tear, "one of them made it grow");
+    let double = place("index.rs", "self.bits.compare_exchange(bits, bits + 1");
+    SPLIT_BY_TWO.kills(double, Change::Tear, "one of them made it grow");
 }
 
 #[test]
-fn buckets_are_linked_ahead_beside_callers() {
-    LINKED_AHEAD_OR_FIND.reaches(&[None, Some(5)]);
-    LINKED_AHEAD_OR_CHANGED.reaches(&[[6, 8, 9]]);
-    let (linked_all, too_early, late) = ([6, 8], [4, 4], [4, 8]);
-    GROWN_BY_ONE_OF_TWO.reaches(&[(too_early, 2), (late, 1), (late, 2), (linked_all, 1), (linked_all, 2)]);
-}
-
-/// A bucket leads on before it can be reached.
-#[test]
-fn a_bucket_must_lead_on_before_it_is_linked_in() {
-    let lead_on = place("link.rs", "self.0.store(target.0 | CLAIMED, Relaxed)");
-    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
-    LINKED_AHEAD_OR_CHANGED.kills(lead_on, Change::Postpone(link), "the list is sorted");
-}
-
-/// The end of the claim is what a reader acquires who enters by the bucket.
-#[test]
-fn a_bucket_must_be_published() {
-    let end_claim = place("link.rs", "self.0.fetch_and(!CLAIMED, Release)");
-    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::DropRelease, "Causality violation");
-    LINKED_AHEAD_OR_FIND.kills(end_claim, Change::Tear, "the timers in the order of the list");
+fn a_link_must_be_changed_in_one_step() {
+    let relink = place("line.rs", "self.0.compare_exchange(seen.0, seen.with_link(more).0");
+    A_FURTHER_LINE_FOR_TWO.kills(relink, Change::Tear, "");
+    COMES_OR_GOES_BEHIND.kills(relink, Change::Tear, "");
+    A_FURTHER_LINE_FOR_TWO.kills(relink, Change::DropRelease, "Causality violation");
 }
 
 const MODELS: &[Model] = &[
-    A_NEW_BUCKET_FOR_TWO,
+    SPLIT_BY_TWO,
     GROWTH_OR_FIND,
     GROWTH_OR_REMOVE,
-    GROWTH_OR_REMOVE_BEHIND,
-    GROWTH_OR_INSERT,
+    GROWTH_OR_REPLACE,
+    ONE_KEY_TWICE_WHILE_IT_GROWS,
     TOLD_OR_NOT,
     GROWTH_OR_SEAL,
-    LINKED_AHEAD_OR_FIND,
-    LINKED_AHEAD_OR_CHANGED,
-    GROWN_BY_ONE_OF_TWO,
+    SPLIT_AHEAD_OR_CHANGED,
+    FREED_OR_FIND,
+    A_FURTHER_LINE_FOR_TWO,
+    COMES_OR_GOES_BEHIND,
+    USED_AGAIN_OR_FIND,
+    SPLIT_OR_REMOVE_BEHIND,
     A_NEW_SEGMENT_FOR_TWO,
 ];
 

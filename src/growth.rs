@@ -1,9 +1,9 @@
 //! What is done ahead of the callers while a shard grows: memory behind the nodes that they will need next, and the new
-//! buckets of an index that has become full.
+//! lines of an index that has become full.
 //!
 //! It has a thread of its own, which nobody pins, for it waits for the system, which may take milliseconds to clear a large
 //! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. (It has breaks, for it may be
-//! put on a caller's core: `runtime.rs`.) One thread serves all shards. If callers are faster, the workers help with the buckets.
+//! put on a caller's core: `runtime.rs`.) One thread serves all shards. If callers are faster, the workers help with the lines.
 //! Nothing depends on it: what has not been done in time, callers do themselves, each its own part.
 
 use crate::shard::{Access, NODES_MAX, Shard};
@@ -13,10 +13,10 @@ use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Buckets linked in between two looks at how much memory the shards want, at most; and by a worker, whose timers wait meanwhile.
+/// Lines set between two looks at how much memory the shards want, at most; and by a worker, whose timers wait meanwhile.
 /// Powers of two.
-const LINK_MAX: u32 = 4096;
-const HELP_MAX: u32 = 512;
+const SPLIT_MAX: u32 = 1024;
+const HELP_MAX: u32 = 128;
 /// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more bytes
 /// than callers need until the next look.
 const POPULATE_SHARE: u32 = 16;
@@ -26,8 +26,9 @@ const POPULATE_BYTES_MAX: usize = 6 << 20;
 /// How far one shard is. Both figures only rise.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The first bucket of the index that nobody links in.
-    linked: AtomicU32,
+    /// The first line of the index that nobody sets, and the first without memory behind it.
+    set: AtomicU32,
+    backed: AtomicU32,
     /// The first node without memory behind it, as far as anybody has seen to that: the thread, or the manual clock.
     populated: AtomicU32,
 }
@@ -66,7 +67,7 @@ impl Growth {
     {
         let progress = &self.shards[index];
         progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES).is_some()
-            || progress.linked.load(Relaxed) < shard.buckets_wanted()
+            || progress.set.load(Relaxed) < shard.lines_wanted()
     }
 
     /// Does a piece of it; true if there is more.
@@ -79,9 +80,16 @@ impl Growth {
         if let Some(nodes) = progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES) {
             progress.populated.store(shard.populate(nodes), Relaxed);
         }
-        let next = progress.linked.load(Relaxed);
-        if next < shard.buckets_wanted() {
-            self.link(index, shard, next, LINK_MAX);
+        let backed = progress.backed.load(Relaxed).max(1);
+        if backed < shard.lines_wanted() {
+            // Pinned for no longer than one piece takes.
+            let ordinal = thread::ordinal();
+            progress.backed.store(shard.populate_lines(backed, &Access::new(&ordinal)), Relaxed);
+            return true;
+        }
+        let next = progress.set.load(Relaxed);
+        if next < shard.lines_wanted() {
+            self.split(index, shard, next, SPLIT_MAX);
         }
         self.is_due(index, shard)
     }
@@ -93,31 +101,33 @@ impl Growth {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let next = self.shards[index].linked.load(Relaxed);
-        let helps = shard.lacks_buckets(next) && !shard.populates_buckets(next);
+        let progress = &self.shards[index];
+        let next = progress.set.load(Relaxed);
+        let helps = shard.lacks_lines(next) && next < progress.backed.load(Relaxed);
         if helps {
-            self.link(index, shard, next, HELP_MAX);
+            self.split(index, shard, next, HELP_MAX);
         }
         helps
     }
 
-    /// Links some of the shard's buckets in, from `next` on, of which it wants some; unless somebody else is faster.
-    fn link<K, V>(&self, index: usize, shard: &Shard<K, V>, next: u32, most: u32)
+    /// Sets some of the shard's lines, from `next` on, of which it wants some; unless somebody else is faster.
+    fn split<K, V>(&self, index: usize, shard: &Shard<K, V>, next: u32, most: u32)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
         // Fewer if there are many shards, for the others wait meanwhile. Up to a multiple, so that pieces begin where large pages do.
         let most = (most >> self.shards.len().ilog2()).max(1);
-        let end = shard.buckets_wanted().min(next + most - next % most);
-        // Relaxed: it only shares the buckets out. Whoever needs one that is not linked in yet does that himself.
-        if self.shards[index].linked.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
+        let end = shard.lines_wanted().min(next + most - next % most);
+        // Relaxed: it only shares the lines out. Whoever needs one that is not set yet does that himself.
+        if self.shards[index].set.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
             return;
         }
-        // Before the guard, under which memory is not reused: the system may take its time.
-        shard.populate_buckets(next);
         let ordinal = thread::ordinal();
-        shard.link_ahead(next, end - next, &Access::new(&ordinal));
+        let access = Access::new(&ordinal);
+        shard.split_ahead(next, end - next, &access);
+        // Arrays that are needed no more should not wait until this thread has deferred more.
+        access.guard.flush();
     }
 }
 
@@ -134,7 +144,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    /// A few more than a quarter of a million buckets are enough for.
+    /// So many that the lines which they need take longer than callers wait.
     const TIMERS: u64 = if cfg!(miri) { 1 << 11 } else { 200_000 };
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -146,9 +156,9 @@ mod tests {
     /// True once the index has more room than callers would have made for themselves, and there is memory for more nodes.
     fn is_ahead(core: &Core<u64, ()>) -> bool {
         let shard = &core.shards[0];
-        let has_buckets = u64::from(shard.bucket_count()) * 3 >= 4 * TIMERS;
+        let has_lines = u64::from(shard.line_count()) * 9 >= TIMERS;
         let has_nodes = cfg!(miri) || core.growth.shards[0].populated.load(Relaxed) > shard.extent();
-        has_buckets && has_nodes && !core.growth.is_due(0, shard)
+        has_lines && has_nodes && !core.growth.is_due(0, shard)
     }
 
     fn fill<S: std::hash::BuildHasher>(scheduler: &Scheduler<u64, (), S>) {
@@ -158,17 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_helps_until_callers_have_the_buckets_that_they_use() {
+    fn a_worker_helps_until_callers_have_the_lines_that_they_use() {
         let Parts { core, runner, hasher, .. } = parts(Clock::manual(Duration::from_millis(1), Tick(0)));
         let scheduler = Scheduler::new(Arc::clone(&core), runner, hasher, Vec::new());
         let (growth, shard) = (&core.growth, &core.shards[0]);
         while growth.step(0, shard) {}
         assert!(!growth.help(0, shard), "nobody lacks anything");
         fill(&scheduler);
-        let doubled_by_callers = shard.bucket_count();
+        let doubled_by_callers = shard.line_count();
+        assert!(!growth.help(0, shard), "there is memory to be had first");
+        while growth.shards[0].backed.load(Relaxed) < shard.lines_wanted() {
+            assert!(growth.step(0, shard));
+        }
         while growth.help(0, shard) {}
-        assert!(growth.shards[0].linked.load(Relaxed) >= doubled_by_callers);
-        assert_eq!(shard.bucket_count(), doubled_by_callers, "the rest is not for the worker");
+        assert!(growth.shards[0].set.load(Relaxed) >= 2 * doubled_by_callers);
+        assert_eq!(shard.line_count(), doubled_by_callers, "the rest is not for the worker");
         assert!(growth.is_due(0, shard));
     }
 
@@ -181,6 +195,7 @@ mod tests {
         assert!(!is_ahead(&core));
         clock.advance(Duration::from_millis(1));
         assert!(is_ahead(&core));
+        core.shards[0].assert_array_alone();
     }
 
     #[test]

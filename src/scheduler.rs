@@ -79,7 +79,7 @@ type Scheduled<V> = (Identity, Option<V>);
 pub(crate) struct Place<'a, K, V> {
     pub(crate) shard: &'a Shard<K, V>,
     shard_number: u32,
-    pub(crate) spot: Spot<'a>,
+    pub(crate) spot: Spot,
 }
 
 /// What a timer that is to begin finds in a scheduler.
@@ -410,7 +410,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer; where it is at home comes back, too. `due` reads the clock, if need be, while the key's bucket is on its way
+    /// Starts a timer; where it is at home comes back, too. `due` reads the clock, if need be, while the key's line is on its way
     /// into the cache.
     fn start(
         &self,

@@ -236,7 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         let access = Access::new(&ordinal);
         let seal = |shard: &Shard<K, V>| {
             let mut claims = Vec::new();
-            shard.seal(|claim| claims.push(claim));
+            shard.seal(&access, |claim| claims.push(claim));
             claims
         };
         let pending = self.shards.iter().map(seal).collect();

@@ -47,6 +47,10 @@ pub(crate) mod size {
     pub(crate) const WAITING_BATCHES: u64 = 16;
     /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.
     pub(crate) const MAILBOX_SEGMENT: usize = if cfg!(miri) { 12 } else { 1020 };
+    /// Two cells of an index's line each, but the last, which has one; the meta word and these are one cache line.
+    pub(crate) const PAIRS: usize = 7;
+    /// So many timers to a line are enough.
+    pub(crate) const LINE_LOAD: u32 = 10;
     /// The index may be so many times as full as it should be before a caller sees to it.
     pub(crate) const CROWDED: u32 = 2;
 }
@@ -68,6 +72,13 @@ impl<T> UnsafeCell<T> {
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
+}
+
+/// A SeqCst fence: this thread's SeqCst loads from now on come after what it has acquired, in the order of all such operations. (A model
+/// needs none for that, and has none: `loom-tests/README.md`.)
+#[inline]
+pub(crate) fn fence_after_acquire() {
+    fence(Ordering::SeqCst);
 }
 
 /// Asks the processor to load the line at `address`; only a hint, any address will do.

@@ -87,7 +87,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
             return None;
         }
         let (shard, ordinal) = (self.shard(), thread::ordinal());
-        // The bucket is needed as well as the node: asked for beside it.
+        // The line is needed as well as the node: asked for beside it.
         shard.spot_if_indexed(self.home.hash);
         let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);

@@ -24,7 +24,7 @@ where
     /// and value as ever, and may have it come back ([`build_rearming`](crate::Builder::build_rearming)); `len`, `stats`,
     /// [`drain`](Self::drain) and [`close`](Self::close) include it.
     ///
-    /// It is for who keeps the handle anyway, as a request does with its time-out. Nothing is hashed and no bucket looked up, which in a
+    /// It is for who keeps the handle anyway, as a request does with its time-out. Nothing is hashed and no line looked up, which in a
     /// million timers is most of what a call waits for (`docs/benchmarks.md`). Timers without a key have `()` for one.
     ///
     /// Which shard it belongs to is the calling thread's choice, not its key's. If the handle is dropped, the timer fires at its time all

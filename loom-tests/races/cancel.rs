@@ -109,8 +109,8 @@ fn the_end_must_be_released() {
 
 #[test]
 fn the_value_must_be_published_with_the_word() {
-    let publish = place("word.rs", "self.0.compare_exchange(word.0, pending.0");
-    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let publish = place("word.rs", "self.0.compare_exchange(seen.0, pending.0");
+    let link = place("line.rs", "self.0.compare_exchange(seen.0, seen.with(side, cell).0");
     CANCEL_THE_FIRST_FILING.kills(publish, Change::Tear, "dropped twice");
     // The canceller reads a key that it has not seen filled in.
     CANCEL_THE_FIRST_FILING.kills(link, Change::DropRelease, "Causality violation");

@@ -34,7 +34,8 @@ const SEAL_OR_REPLACE: Model = Model::new("seal_or_replace", || {
     }
     world.end();
 })
-.preemptions(3);
+.preemptions(3)
+.plain_preemptions(2);
 
 const SEAL_OR_CANCEL: Model = Model::new("seal_or_cancel", || {
     let world = World::new();
@@ -115,7 +116,7 @@ const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
     world.end();
 })
 .preemptions(2)
-.plain_preemptions(1)
+.plain_preemptions(0)
 .without_stale_places();
 
 /// As before, and the sealer may meet both timers on their way in: both authors may be stopped there, while it comes last.
@@ -162,34 +163,33 @@ fn a_timer_fires_or_is_closed() {
     SEAL_OR_FIRE.reaches(&["fired", "closed"]);
 }
 
-/// The claim torn, and the mark that forbids an insert.
+/// The claim torn, and the freezing that forbids an insert.
 #[test]
-fn claim_and_mark_must_be_one_step() {
+fn claim_and_freezing_must_be_one_step() {
     SEAL_OR_FIRE.kills(
         place("word.rs", "self.0.compare_exchange(seen.0, flags"),
         Change::Tear,
         "Concurrent write accesses",
     );
-    SEAL_OR_SCHEDULE.kills(place("link.rs", "self.0.fetch_or(MARK, AcqRel)"), Change::Tear, "accepted, closed");
-    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    SEAL_OR_SCHEDULE.kills(
+        place("line.rs", "let last = self.0.fetch_or(FROZEN, Release)"),
+        Change::Tear,
+        "accepted, closed",
+    );
+    let link = place("line.rs", "self.0.compare_exchange(seen.0, seen.with(side, cell).0");
     SEAL_OR_SCHEDULE.kills(link, Change::Tear, "accepted, closed");
 }
 
 #[test]
 fn the_sealer_must_see_what_it_claims() {
-    SEAL_OR_SCHEDULE.kills(
-        place("link.rs", "self.0.fetch_or(MARK, AcqRel)"),
-        Change::DropAcquire,
-        "Causality violation",
-    );
+    SEAL_OR_SCHEDULE.kills(place("line.rs", "Pair(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
 }
 
-/// Who meets a marked bucket on his way sees the mark of the one where he started, too: else he starts there again and
-/// again.
+/// Who meets a frozen line sees that the shard is sealed, too: else he looks for another line again and again.
 #[test]
 fn a_refused_author_must_come_to_know_it() {
-    let mark = place("link.rs", "self.0.fetch_or(MARK, AcqRel)");
-    SEAL_OR_TWO.kills(mark, Change::DropRelease, "exceeded maximum number of branches");
+    let freeze = place("line.rs", "let last = self.0.fetch_or(FROZEN, Release)");
+    SEAL_OR_SCHEDULE.kills(freeze, Change::DropRelease, "exceeded maximum number of branches");
 }
 
 const MODELS: &[Model] =

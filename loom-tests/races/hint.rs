@@ -277,12 +277,13 @@ fn promises_must_be_one_step() {
 /// The new timer of a used node is published to the worker by its word, and the look before it to the author.
 #[test]
 fn a_node_used_again_must_be_published_and_observed() {
-    let allocate = place("word.rs", "self.0.swap(Word::tentative(deadline, repeats).0");
-    let publish = place("word.rs", "self.0.compare_exchange(word.0, pending.0");
+    let allocate = place("word.rs", "self.0.swap(Word::tentative(repeats).0");
+    let publish = place("word.rs", "self.0.compare_exchange(seen.0, pending.0");
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(allocate, Change::Tear, "one timer was cancelled");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(publish, Change::DropAcquire, "one timer was cancelled");
-    PUBLISHED_BY_A_HELPER.kills(publish, Change::RelaxFailure, "one timer was cancelled");
+    let load = place("word.rs", "Word(self.0.load(Acquire))");
+    PUBLISHED_BY_A_HELPER.kills(load, Change::DropAcquire, "one timer was cancelled");
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(publish, Change::DropRelease, "Causality violation");
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(claim, Change::DropAcquire, "Causality violation");
 }

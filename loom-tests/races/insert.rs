@@ -22,6 +22,30 @@ const ONE_KEY_TWICE: Model = Model::new("one_key_twice", || {
 .preemptions(2)
 .plain_preemptions(1);
 
+/// They claim cells in different pairs, and neither has looked at the other's pair for an empty one since.
+const ONE_KEY_TWICE_AROUND_A_GAP: Model = Model::new("one_key_twice_around_a_gap", || {
+    let world = World::new();
+    world.given(5, 1, 9);
+    world.given(3, 2, 9);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 7, 5).expect("not sealed").1
+    });
+    assert_eq!(world.cancel(0, 5), Some(1));
+    let mine = world.schedule(0, 1, 8, 6).expect("not sealed").1;
+    let theirs = join(author);
+    let mut left = world.seal();
+    left.sort();
+    match (mine, theirs, left.as_slice()) {
+        (None, Some(8), [2, 7]) => outcome("mine first"),
+        (Some(7), None, [2, 8]) => outcome("theirs first"),
+        other => panic!("replaced, replaced, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(3)
+.plain_preemptions(1);
+
 /// Two keys of one hash: neither hides the other.
 const TWO_KEYS_OF_ONE_HASH: Model = Model::new("two_keys_of_one_hash", || {
     let world = World::new();
@@ -71,6 +95,7 @@ const SEEN_WHOLE_OR_NOT: Model = Model::new("seen_whole_or_not", || {
 #[test]
 fn two_first_schedules_of_one_key_leave_one_timer() {
     ONE_KEY_TWICE.reaches(&["mine first", "theirs first"]);
+    ONE_KEY_TWICE_AROUND_A_GAP.reaches(&["mine first", "theirs first"]);
 }
 
 #[test]
@@ -86,14 +111,18 @@ fn a_reader_sees_a_new_timer_whole_or_not_at_all() {
 
 #[test]
 fn linking_must_be_one_step_that_publishes() {
-    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let link = place("line.rs", "self.0.compare_exchange(seen.0, seen.with(side, cell).0");
     ONE_KEY_TWICE.kills(link, Change::Tear, "replaced, replaced, due, left");
+    // Of two who claim, one at least sees the other.
+    let scan = place("line.rs", "Pair(self.0.load(SeqCst))");
+    ONE_KEY_TWICE_AROUND_A_GAP.kills(scan, Change::WeakenFence, "replaced, replaced, left");
     TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "neither hides the other");
     SEEN_WHOLE_OR_NOT.kills(link, Change::DropRelease, "Causality violation");
-    SEEN_WHOLE_OR_NOT.kills(place("link.rs", "Link(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
+    SEEN_WHOLE_OR_NOT.kills(place("line.rs", "Pair(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
 }
 
-const MODELS: &[Model] = &[ONE_KEY_TWICE, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];
+const MODELS: &[Model] =
+    &[ONE_KEY_TWICE, ONE_KEY_TWICE_AROUND_A_GAP, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

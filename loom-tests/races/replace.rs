@@ -29,7 +29,7 @@ const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
 
 const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
     let world = World::new();
-    world.given(1, 7, 5);
+    world.given_behind_a_gap(1, 7, 5);
     let author = spawn({
         let world = world.clone();
         move || world.schedule(1, 1, 8, 9).expect("not sealed").1
@@ -69,7 +69,7 @@ const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen",
     assert_eq!(world.seal(), [8]);
     world.end();
 })
-.preemptions(2);
+.preemptions(3);
 
 const REPLACE_OR_MOVE: Model = Model::new("replace_or_move", || {
     let world = World::new();
@@ -122,7 +122,25 @@ const NEVER_ABSENT: Model = Model::new("never_absent", || {
         None => panic!("the key was absent"),
     }
     assert_eq!(join(author), Some(7));
-    assert_eq!(world.seal(), [8, 70]);
+    assert_eq!(world.seal(), [70, 8]);
+    world.end();
+})
+.preemptions(3);
+
+/// The new timer comes in front of the old one: the reader has passed it by then, and finds that the old one has ended.
+const NEVER_ABSENT_BEHIND_A_GAP: Model = Model::new("never_absent_behind_a_gap", || {
+    let world = World::new();
+    world.given_behind_a_gap(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    match world.find(0, 1) {
+        Some(due) => outcome(due),
+        None => panic!("the key was absent"),
+    }
+    assert_eq!(join(author), Some(7));
+    assert_eq!(world.seal(), [8]);
     world.end();
 })
 .preemptions(3);
@@ -176,6 +194,7 @@ fn two_schedules_of_one_key_leave_one_timer() {
 #[test]
 fn a_key_that_is_being_replaced_is_never_absent() {
     NEVER_ABSENT.reaches(&[5, 9]);
+    NEVER_ABSENT_BEHIND_A_GAP.reaches(&[5, 9]);
     NEVER_ABSENT_BETWEEN_TWO.reaches(&[5, 8, 9]);
 }
 
@@ -189,14 +208,21 @@ fn the_replacement_must_be_one_step() {
 #[test]
 fn the_replacement_must_be_released() {
     let replace = place("word.rs", "self.0.compare_exchange(seen.0, Word::replaced_by(successor).0");
-    let publish = place("word.rs", "self.0.compare_exchange(word.0, pending.0");
+    let publish = place("word.rs", "self.0.compare_exchange(seen.0, pending.0");
     REPLACED_BY_SOMEBODY_SEEN.kills(replace, Change::DropRelease, "replaced by an author who is not seen");
     REPLACE_OR_CANCEL.kills(publish, Change::DropRelease, "seen again after the new one");
 }
 
+/// Who has acquired a ticket knows the nodes that were there when it was drawn.
+#[test]
+fn a_ticket_must_be_released() {
+    let draw = place("line.rs", "match self.0.compare_exchange(seen.0, seen.0 + 1, AcqRel, Acquire)");
+    NEVER_ABSENT_BEHIND_A_GAP.kills(draw, Change::DropRelease, "absent");
+}
+
 #[test]
 fn the_link_must_be_one_step() {
-    let link = place("link.rs", "self.0.compare_exchange(seen.0, seen.redirected(target).0");
+    let link = place("line.rs", "self.0.compare_exchange(seen.0, seen.with(side, cell).0");
     REPLACE_TWICE.kills(link, Change::Tear, "replaced, replaced, left");
 }
 
@@ -207,6 +233,7 @@ const MODELS: &[Model] = &[
     REPLACE_OR_MOVE,
     REPLACE_TWICE,
     NEVER_ABSENT,
+    NEVER_ABSENT_BEHIND_A_GAP,
     NEVER_ABSENT_BETWEEN_TWO,
 ];
 

@@ -3,7 +3,7 @@
 mod world;
 
 pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate};
-pub(crate) use world::{Firing, Run, Sealed, TICK_0, Value, Worker, World, ordinal};
+pub(crate) use world::{Firing, Named, Run, Sealed, TICK_0, Value, Worker, World, ordinal};
 
 use crate::sync::{self, Loads, Operation, Order, Place, Setting};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,7 +21,8 @@ const SOURCES: &[(&str, &str)] = &[
     ("src/shard/ends.rs", include_str!("../../src/shard/ends.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
-    ("src/shard/link.rs", include_str!("../../src/shard/link.rs")),
+    ("src/shard/line.rs", include_str!("../../src/shard/line.rs")),
+    ("src/shard/overflow.rs", include_str!("../../src/shard/overflow.rs")),
     ("src/shard/mailbox.rs", include_str!("../../src/shard/mailbox.rs")),
     ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
     ("src/shard/ordinal.rs", include_str!("../../src/shard/ordinal.rs")),

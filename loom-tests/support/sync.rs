@@ -9,6 +9,9 @@
 pub(crate) mod size {
     pub(crate) use crate::size::*;
 
+    /// Three cells to a line, and full with two of them.
+    pub(crate) const PAIRS: usize = 2;
+    pub(crate) const LINE_LOAD: u32 = 2;
     /// Callers grow the index as soon as it is full.
     pub(crate) const CROWDED: u32 = 1;
     /// They step aside as soon as there is any use in that.
@@ -290,6 +293,7 @@ fn change_at(location: &'static Location<'static>, operation: Operation) -> Opti
         return None;
     }
     let applies = match (change, operation) {
+        (Change::WeakenFence, Operation::Load(order)) => order == Order::SeqCst,
         (Change::DropFence | Change::WeakenFence, operation) => matches!(operation, Operation::Fence(_)),
         (_, Operation::Fence(_)) => false,
         (Change::LoadBecomesSwap(_), operation) => matches!(operation, Operation::Load(_)),
@@ -393,18 +397,27 @@ macro_rules! atomic {
                 if !in_model() {
                     return self.plain.load(order);
                 }
-                let order = match change_at(location, Operation::Load(order.into())) {
-                    None => order,
-                    Some(Change::DropAcquire) => without_acquire(order),
-                    Some(Change::LoadBecomesSwap(value)) => return self.inner().swap(Self::cast(value), order),
-                    Some(change) => panic!("no {change:?} of a load"),
-                };
                 let visible = match SETTING.get().loads {
                     Loads::Plain => false,
                     Loads::Visible => true,
                     Loads::StaleAt(lines) => {
                         location.line() != lines.first_line || !lines.contains(&Place::of(location))
                     }
+                };
+                let order = match change_at(location, Operation::Load(order.into())) {
+                    None if order == Ordering::SeqCst => {
+                        // loom takes such a load for one that acquires. One that may be stale is in one order with all others if a fence
+                        // comes before it; that would publish more than it should, so a visible one has none.
+                        if !visible {
+                            loom::sync::atomic::fence(Ordering::SeqCst);
+                        }
+                        Ordering::Acquire
+                    }
+                    None => order,
+                    Some(Change::WeakenFence) => Ordering::Acquire,
+                    Some(Change::DropAcquire) => without_acquire(order),
+                    Some(Change::LoadBecomesSwap(value)) => return self.inner().swap(Self::cast(value), order),
+                    Some(change) => panic!("no {change:?} of a load"),
                 };
                 let value = if visible { self.read_latest(order) } else { self.inner().load(order) };
                 self.after(location);
@@ -678,6 +691,9 @@ pub(crate) fn fence(order: Ordering) {
     }
     after(location);
 }
+
+/// None: a SeqCst load that may be stale has a fence of its own here, and no other one misses what its thread has acquired.
+pub(crate) fn fence_after_acquire() {}
 
 /// A cell that loom watches: an access that no happens-before orders after the last conflicting one fails the model.
 #[derive(Debug)]

@@ -107,7 +107,7 @@ impl Named for u32 {
     }
 }
 
-/// Keys 1, 11, 21 share a hash. Its leading bits choose the bucket, so odd ones part from even ones first.
+/// Keys 1, 11, 21 share a hash. Its leading bits choose the line, so odd ones part from even ones first.
 fn hash(name: u32) -> u32 {
     (name % 10).reverse_bits()
 }
@@ -267,6 +267,14 @@ impl<K: Named> World<K> {
         self.schedule(0, key, value, tick).expect("not sealed").0
     }
 
+    /// As `given`; the next timer of this hash comes in front of it in their line.
+    pub(crate) fn given_behind_a_gap(&self, key: u32, value: u32, tick: u64) -> Identity {
+        let gap = self.given(key + 10, 0, tick);
+        let timer = self.given(key, value, tick);
+        assert_eq!(self.cancel_this(0, gap), Some(0));
+        timer
+    }
+
     /// As `given`, a timer that may come back after its callback.
     pub(crate) fn given_repeating(&self, key: u32, value: u32, tick: u64) -> Identity {
         self.begin(0, key, value, tick, Repeats::IfWanted).expect("not sealed").0
@@ -304,7 +312,7 @@ impl<K: Named> World<K> {
     }
 
     /// Before the guard is taken, as the callers do.
-    fn spot(&self, key: u32) -> Spot<'_> {
+    fn spot(&self, key: u32) -> Spot {
         self.shard.spot(hash(key))
     }
 
@@ -351,9 +359,9 @@ impl<K: Named> World<K> {
 
     pub(crate) fn seal_as(&self, thread: u32) -> Vec<u32> {
         let mut claims = Vec::new();
-        self.shard.seal(|claim| claims.push(claim));
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
+        self.shard.seal(&access, |claim| claims.push(claim));
         claims
             .into_iter()
             .map(|claim| {

@@ -65,7 +65,7 @@ impl ClaimedNode {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
-    pub(crate) fn claim(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
+    pub(crate) fn claim(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
         while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if !word.is_pending() {
                 return None;
@@ -106,8 +106,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// True if it was this call that took the node of an ended timer out of the index, or no index led to it.
     #[inline]
     fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
-        self.spot_if_indexed(node.tail.hash())
-            .is_none_or(|spot| self.index.remove(&self.slab, spot, node, None, access))
+        self.spot_if_indexed(node.tail.hash()).is_none_or(|spot| self.index.remove(spot, node.number, None, access))
     }
 
     /// Takes the value of a claimed timer; what is left is the right to its key.
@@ -179,14 +178,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline(always)]
     pub(super) fn take_ended(
         &self,
-        spot: Option<Spot<'_>>,
+        spot: Option<Spot>,
         node: Node<'_, K, V>,
         position: Option<Position>,
         access: &Access,
     ) -> V {
         // SAFETY: we ended it, and come here once.
         let value = unsafe { node.tail.take_value() };
-        if spot.is_none_or(|spot| self.index.remove(&self.slab, spot, node, position, access)) {
+        if spot.is_none_or(|spot| self.index.remove(spot, node.number, position, access)) {
             self.slab.retire(node, access);
         }
         self.tidy(access);
@@ -194,11 +193,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// The value of our own timer that has given way, and its node out of the index.
-    pub(super) fn take_back(&self, spot: Spot<'_>, node: Node<'_, K, V>, access: &Access) -> V {
+    pub(super) fn take_back(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> V {
         // SAFETY: it never was pending, so its value is its author's: ours. We come here once.
         let value = unsafe { node.tail.take_value() };
         // Others may be comparing its key: so it is finished as one that was claimed.
-        let unlinked = self.index.remove(&self.slab, spot, node, None, access);
+        let unlinked = self.index.remove(spot, node.number, None, access);
         self.finish(ClaimedNode { node: node.number, unlinked }, access);
         value
     }
@@ -214,11 +213,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
-    pub(crate) fn seal(&self, mut each: impl FnMut(Claim)) {
+    pub(crate) fn seal(&self, access: &Access, mut each: impl FnMut(Claim)) {
         let mut claim = |node, word: Word| {
             each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
         };
-        self.index.seal(&self.slab, &mut claim);
+        self.index.seal(&self.slab, access, &mut claim);
         self.seal_unindexed(claim);
     }
 
@@ -253,7 +252,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.tail(node).take_value() };
                 let unlinked = word.finish();
-                debug_assert!(!unlinked, "nobody takes it out of the list");
+                debug_assert!(!unlinked, "nobody takes it out of its cell");
                 each(value);
             }
         }

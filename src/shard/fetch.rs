@@ -1,31 +1,29 @@
 //! Going through many timers in no order: what their ends touch is asked for some steps ahead.
 //!
-//! The end of a timer takes four accesses that follow from one another, each perhaps a cache miss: its head, its tail with the
-//! hash, the bucket of that, and the neighbour that the bucket leads to. Taken one by one, the processor would wait for each. So
+//! The end of a timer takes three accesses that follow from one another, each perhaps a cache miss: its head, its tail with the
+//! hash, and the line of that. Taken one by one, the processor would wait for each. So
 //! those of several timers are under way side by side, each timer a few steps behind the one before it.
 
 use super::Shard;
-use super::index::Spot;
 use super::slab::{Head, Tail};
 use crate::sync::prefetch;
 
 /// Timers between two accesses to the same one.
 const STAGE: usize = 8;
 /// Timers on their way at a time.
-const STEPS: usize = 4 * STAGE;
+const STEPS: usize = 3 * STAGE;
 
 /// What is known of a timer whose turn comes soon; only a guess, others may end it meanwhile.
 struct Coming<'a, K, V> {
     head: Option<&'a Head<K>>,
     /// If it was pending.
     tail: Option<&'a Tail<V>>,
-    spot: Option<Spot<'a>>,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Calls `visit` for each item, in their order, when what the end of its `node`'s timer touches should be in the cache.
     pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
-        let mut coming = [const { Coming { head: None, tail: None, spot: None } }; STEPS];
+        let mut coming = [const { Coming { head: None, tail: None } }; STEPS];
         for step in 0..items.len() + STEPS {
             // Those that are not there yet have numbers beyond all others.
             let behind = |stage: usize| items.get(step.wrapping_sub(stage * STAGE)).copied();
@@ -40,12 +38,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 self.fetch_tail(node(item), &mut coming[at(1)]);
             }
             if behind(2).is_some() {
-                self.fetch_bucket(&mut coming[at(2)]);
-            }
-            if behind(3).is_some()
-                && let Some(spot) = coming[at(3)].spot
-            {
-                self.prefetch_behind(spot);
+                self.fetch_line(&coming[at(2)]);
             }
         }
     }
@@ -53,7 +46,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     fn fetch_head(&self, node: u32) -> Coming<'_, K, V> {
         let head = self.slab.head(node);
         prefetch(head);
-        Coming { head: Some(head), tail: None, spot: None }
+        Coming { head: Some(head), tail: None }
     }
 
     fn fetch_tail<'a>(&'a self, node: u32, coming: &mut Coming<'a, K, V>) {
@@ -66,8 +59,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    fn fetch_bucket<'a>(&'a self, coming: &mut Coming<'a, K, V>) {
-        // If the timer has ended meanwhile, that may be no hash any more; some bucket is behind any number.
-        coming.spot = coming.tail.and_then(|tail| self.spot_if_indexed(tail.hash()));
+    fn fetch_line(&self, coming: &Coming<'_, K, V>) {
+        // If the timer has ended meanwhile, that may be no hash any more; some line is behind any number.
+        let _ = coming.tail.and_then(|tail| self.spot_if_indexed(tail.hash()));
     }
 }

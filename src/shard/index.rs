@@ -1,91 +1,81 @@
 //! From key to timer: a lock-free hash index that grows while in use and never moves a timer.
 //!
-//! One linked list holds all nodes of the shard, sorted by their hash; an array of *buckets* points into it as shortcuts, each to
-//! where a range of hashes begins. Doubling the array halves every range: nothing is copied, a new bucket is linked in by the first
-//! caller that needs it. The new ones lie behind the old ones in memory, and among themselves in the order of the list.
-//! Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", J. ACM 53(3), 2006, on the list of
-//! Michael, "High Performance Dynamic Lock-Free Hash Tables and List-Based Sets", SPAA 2002.
+//! An array of lines (`line.rs`), chosen by the first bits of the hash: to look a key up is to fetch one line of memory, and then the node.
+//! No line leads to another one but in rare cases (`overflow.rs`).
 //!
-//! We differ in five ways:
-//! - **The hash is not reversed**: it is its leading bits, not its last ones, that choose the bucket. So it serves as the order, too.
-//! - **A link carries the order of its successor** ([`Link`]), so a walk reads a node only if the hash is equal or it
-//!   has to pass it; an insert into an empty bucket reads no node at all.
-//! - **A bucket's cell is its own sentinel.** Exactly one thread links a bucket in (the one that claims the cell);
-//!   others meanwhile start from the parent bucket, a little further away, and wait for nobody.
-//! - **Membership is decided by the timer word, not by the list.** A node may be in the list dead or tentative.
-//!   At most one node of a key is pending.
-//! - **Inserting never fails.** A new node goes in front of all nodes of equal order, tentative; then its author, or anyone who meets it,
-//!   ends the older timers of the same key behind it in its name, and publishes it (`succession.rs`). The order in the list decides
-//!   who replaces whom, so two inserts of one key need no further arbiter.
-//!
-//! Invariants:
-//! - What lies behind a node among those of equal order is older. Nobody inserts behind a node of equal order.
-//! - A node is pending only if no older node of its key is pending, tentative, yielding or firing.
-//! - A marked link never changes again. A node is marked only when its timer has ended and, if it was replaced, its
-//!   value has been taken, or while the shard is being sealed; a bucket only then.
-//! - The thread whose compare-exchange takes a node out of the list, and no other, tells the node's word; or keeps it in mind if
-//!   that was its task (`remove`).
+//! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or tentative. At most
+//!   one node of a key is pending.
+//! - **Inserting never fails.** A new node goes into any empty cell, tentative; then its author looks for others of its tag. Of two
+//!   who come at once, at least one sees the other. Who sees nobody publishes. Else `succession.rs` decides, by *tickets*, which are drawn
+//!   from the line: a ticket is younger than the nodes that were in the line when it was drawn.
+//! - **Absent** is what was not found if no ticket was drawn meanwhile: a timer that takes the place of another one, in another cell, has
+//!   one before it ends that.
+//! - **Growing.** The array doubles by a new one, whose lines are not set. Who needs one freezes the line that it comes from, and
+//!   fills both that come of it. What they become follows from the frozen line alone, so it does not matter who does it, or how many.
+//!   Who meets a frozen line finds that there are more lines. (Larson, "Dynamic Hash Tables", CACM 31(4), 1988, splits lines in the same
+//!   way, under locks.) An array whose lines are all split is freed.
+//! - The thread whose exchange takes a node out of its cell, and no other, tells the node's word; or keeps it in mind if that was its task.
 
-use super::bucket::{BUCKET_BITS_MAX, bucket_among, parent_of, start_of};
-use super::link::{AtomicLink, Link, Order};
+use super::line::{AtomicPair, EMPTY, LINE_BITS_MAX, Line, Meta, More, Pair, Shape, Side};
+use super::overflow::Overflow;
 use super::segments::Segments;
 use super::slab::{Node, Slab};
-use super::succession::{claim_any, help};
+use super::succession::{claim_any, decide, help};
 use super::word::{State, Word};
 use super::{Access, PREFETCH_AHEAD};
-use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS};
+use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS, LINE_LOAD};
 use crate::sync::{AtomicU32, Ordering};
-use Ordering::Relaxed;
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// The shard is closed: nothing can be inserted any more.
+/// Why a node was not put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sealed;
+pub(super) enum Unplaced {
+    /// The shard is closed: nothing can be inserted any more.
+    Sealed,
+    /// Its line is full, and no further one is left.
+    Exhausted,
+}
 
-/// Buckets for which memory is asked at once: a large page of them.
-const POPULATED: u32 = 1 << 18;
-/// How many buckets ahead `seal` asks for nodes; for the buckets that lead to them, twice as many.
-const SEAL_PREFETCH_AHEAD: u32 = 16;
+/// Lines for which memory is asked at once: a large page of them.
+const POPULATED: u32 = 1 << 15;
+const FIRST_BITS: u32 = FIRST_SEGMENT_BITS - 1;
+/// In the number of bits: no line changes any more.
+const SEALED: u32 = 1 << 31;
 
-/// Three nodes to four buckets are enough. A look-up passes half a bucket's nodes on its way, each perhaps a cache miss: fewer
-/// to a bucket is faster, at 8 bytes a bucket.
 fn is_full(bits: u32, node_count: u32) -> bool {
-    bits < BUCKET_BITS_MAX && u64::from(node_count) * 4 > 3 << bits
+    bits < LINE_BITS_MAX && node_count > LINE_LOAD << bits
 }
 
-/// Where a key belongs: the order of its nodes, and the bucket to start from. If the index doubles after it was asked for, the way from
-/// there is a little longer.
+/// Where a key belongs.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct Spot {
     hash: u32,
-    bucket: u32,
-    cell: &'a AtomicLink,
 }
 
-impl Spot<'_> {
+impl Spot {
     #[inline]
     pub(crate) fn hash(self) -> u32 {
         self.hash
     }
-
-    #[inline]
-    pub(super) fn order(self) -> Order {
-        Link::to_node(self.hash, 0).order()
-    }
 }
 
-/// Two neighbours in the list: `at` leads to `link`'s successor.
+/// A line of the index while its caller is pinned.
+#[derive(Clone, Copy)]
+struct Home<'a> {
+    line: &'a Line,
+    shape: Shape,
+}
+
+/// The cell of a node as it was seen.
 #[derive(Clone, Copy)]
 pub(super) struct Position<'a> {
-    at: &'a AtomicLink,
-    pub(super) link: Link,
-}
-
-impl<'a> Position<'a> {
-    #[inline]
-    pub(super) fn behind<K, V>(node: Node<'a, K, V>) -> Self {
-        Self { at: &node.head.next, link: node.head.next.load() }
-    }
+    pair: &'a AtomicPair,
+    side: Side,
+    seen: Pair,
+    /// In a further line: others count it.
+    is_counted: bool,
 }
 
 /// A pending or firing timer, as it was when it was found.
@@ -95,347 +85,467 @@ pub(super) struct Found<'a, K, V> {
     pub(super) position: Position<'a>,
 }
 
+/// What became of a claim.
+enum Claim {
+    Made,
+    Frozen,
+    /// It needs a line, and none is left.
+    Exhausted,
+}
+
+/// What became of a claim in a line that is full.
+enum Behind<'a> {
+    Is(Claim),
+    /// It goes on in this line: a further one, or the same, which has changed meanwhile.
+    GoesOn(&'a Line),
+}
+
 pub(crate) struct Index {
-    buckets: Segments<AtomicLink>,
-    bucket_bits: AtomicU32,
+    lines: Segments<Line>,
+    overflow: Arc<Overflow>,
+    /// Of the array in use; and whether it is sealed.
+    bits: AtomicU32,
+    /// By their bits: the lines of each array that are set.
+    set: [AtomicU32; LINE_BITS_MAX as usize + 1],
 }
 
 impl Index {
     pub(super) fn new() -> Self {
-        let buckets = Segments::<AtomicLink>::new();
-        buckets.reserve(0).set(Link::END);
-        Self { buckets, bucket_bits: AtomicU32::new(FIRST_SEGMENT_BITS) }
-    }
-
-    /// Doubles the array if it is crowded and nobody has seen to it (`link_ahead`); true for the caller who did.
-    #[inline]
-    pub(super) fn fit(&self, node_count: u32) -> bool {
-        let bits = self.bucket_bits();
-        is_full(bits, node_count / CROWDED) && self.double(bits)
-    }
-
-    fn double(&self, bits: u32) -> bool {
-        // Relaxed: see `bucket_bits`.
-        self.bucket_bits.compare_exchange(bits, bits + 1, Relaxed, Relaxed).is_ok()
-    }
-
-    /// How many buckets there should be.
-    pub(super) fn buckets_wanted(&self, node_count: u32) -> u32 {
-        self.wanted(node_count).1
-    }
-
-    /// True if callers lack buckets already, when those before `next` are linked in: they link them in themselves, or the
-    /// array is fuller by two thirds than it should be.
-    pub(super) fn lacks_buckets(&self, next: u32, node_count: u32) -> bool {
-        let (bits, count) = self.wanted(node_count);
-        next < 1 << bits || (next < count && u64::from(node_count) * 4 > 5 << bits)
-    }
-
-    /// How many bits the array has, and how many buckets it should have.
-    fn wanted(&self, node_count: u32) -> (u32, u32) {
-        let bits = self.bucket_bits();
-        (bits, 1 << (bits + u32::from(is_full(bits, node_count))))
-    }
-
-    /// True if `next` is the first of as many buckets as are populated together.
-    pub(super) fn populates(&self, next: u32) -> bool {
-        next.is_multiple_of(POPULATED)
-    }
-
-    /// Has the system put memory behind the next buckets that there should be, if `next` is the first of as many as are populated
-    /// together: large pages, if it has them.
-    pub(super) fn populate(&self, next: u32, node_count: u32) {
-        let end = self.wanted(node_count).1.min(next.saturating_add(POPULATED));
-        if self.populates(next) && next < end {
-            self.buckets.populate(next..end, AtomicLink::touch);
+        let lines = Segments::<Line>::new();
+        for line in 1 << FIRST_BITS..2 << FIRST_BITS {
+            let line = lines.reserve(line);
+            line.set_cells(&mut std::iter::empty());
+            line.set_last(None, More::NONE);
+            line.meta.set(0);
+        }
+        Self {
+            lines,
+            overflow: Arc::new(Overflow::new()),
+            bits: AtomicU32::new(FIRST_BITS),
+            set: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
-    /// Links up to `limit` buckets in, from `next` on, so that callers need not; the first that is left. The array doubles
-    /// once the last of the new buckets is linked in; others may still be under way on other threads.
-    ///
-    /// In ascending order the buckets are neighbours in memory, and those that they are split from lie in that order, too: half of them
-    /// in the half before, and so on. Only the nodes between are scattered.
-    pub(super) fn link_ahead<K, V>(&self, slab: &Arc<Slab<K, V>>, next: u32, limit: u32, access: &Access) -> u32
+    #[inline]
+    fn bits(&self) -> u32 {
+        // Acquire: that there is such an array. If it is an old one by now, its lines are frozen, or gone, which tells.
+        self.bits.load(Acquire) & !SEALED
+    }
+
+    fn is_sealed(&self) -> bool {
+        // Acquire: what the sealer did before.
+        self.bits.load(Acquire) & SEALED != 0
+    }
+
+    /// Doubles the array if it is crowded and nobody has seen to it, or has no room for the number of a node; true for the caller who did.
+    #[inline]
+    pub(super) fn fit(&self, node_count: u32, node: u32) -> bool {
+        let bits = self.bits();
+        let lacks_room = is_full(bits, node_count / CROWDED) || !Shape::of(bits).holds(node);
+        lacks_room && self.enlarge(node_count, node)
+    }
+
+    #[cold]
+    fn enlarge(&self, node_count: u32, node: u32) -> bool {
+        let mut has_grown = false;
+        loop {
+            let bits = self.bits.load(Relaxed);
+            let lacks_room =
+                bits & SEALED == 0 && (is_full(bits, node_count / CROWDED) || !Shape::of(bits).holds(node));
+            if !lacks_room {
+                return has_grown;
+            }
+            has_grown |= self.double(bits);
+        }
+    }
+
+    /// `bits` as they were read; false if somebody else was faster, or the shard is sealed.
+    fn double(&self, bits: u32) -> bool {
+        if bits & SEALED != 0 {
+            return false;
+        }
+        // If that array has come and gone meanwhile, there are other bits by now.
+        self.lines.ensure(2 << bits);
+        // Release: that there is such an array.
+        self.bits.compare_exchange(bits, bits + 1, Release, Relaxed).is_ok()
+    }
+
+    /// The number of the last line that there should be, and 1.
+    pub(super) fn lines_wanted(&self, node_count: u32) -> u32 {
+        let bits = self.bits();
+        2 << (bits + u32::from(is_full(bits, node_count)))
+    }
+
+    /// True if callers lack lines already, when those before `next` are set: they set them themselves.
+    pub(super) fn lacks_lines(&self, next: u32) -> bool {
+        next < 2 << self.bits()
+    }
+
+    /// Has the system put memory behind lines that there should be, from `next` on; how far.
+    pub(super) fn populate(&self, next: u32, node_count: u32, _pinned: &Access) -> u32 {
+        let end = self.lines_wanted(node_count).min(next.saturating_add(POPULATED));
+        self.lines.populate(next..end, Line::touch)
+    }
+
+    /// Sets up to `limit` lines ahead of the callers, from `next` on; the first that is left.
+    pub(super) fn split_ahead<K, V>(&self, slab: &Slab<K, V>, next: u32, limit: u32, access: &Access) -> u32
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let (bits, count) = self.wanted(slab.most_indexed());
-        let end = count.min(next.saturating_add(limit));
-        for bucket in next..end {
-            let ahead = bucket + PREFETCH_AHEAD as u32;
-            if ahead < count {
-                let parent = self.buckets.reserve(parent_of(ahead)).load();
-                if parent.leads_to_node() {
-                    slab.prefetch(parent.index());
-                }
+        let end = self.lines_wanted(slab.most_indexed()).min(next.saturating_add(limit));
+        for number in next.max(2 << FIRST_BITS)..end {
+            // Acquire: as in `bits`.
+            let seen = self.bits.load(Acquire);
+            let has_line = |bits: u32| number < 2 << (bits & !SEALED);
+            let is_there = has_line(seen) || self.double(seen) || has_line(self.bits());
+            // Not reserved: that array has gone, since all that come of its lines are set.
+            if is_there && self.lines.reserved(number).is_some_and(|line| !line.meta.load().is_set()) {
+                self.set_line(number, access);
             }
-            let cell = self.buckets.reserve(bucket);
-            if cell.load().is_unset() && cell.claim() {
-                self.link_in(slab, bucket, cell, access);
-            }
-        }
-        if end == count && count > 1 << bits {
-            self.double(bits);
         }
         end
     }
 
-    /// Buckets so far.
-    pub(super) fn bucket_count(&self) -> u32 {
-        1 << self.bucket_bits()
+    /// Lines so far.
+    pub(super) fn line_count(&self) -> u32 {
+        1 << self.bits()
     }
 
-    /// Where a key of this hash belongs, and asks the processor for the bucket.
+    /// All lines of the array in use are set, each was counted once, and there is no other array (but those in one segment with the first).
+    #[cfg(test)]
+    #[allow(dead_code, reason = "models have other ways to ask")]
+    pub(super) fn assert_array_alone(&self) {
+        let bits = self.bits();
+        for before in FIRST_BITS + 1..bits {
+            assert!(self.lines.reserved(1 << before).is_none(), "{before} of {bits}");
+        }
+        assert_eq!(self.set[bits as usize].load(Acquire), 1 << bits, "lines are set");
+    }
+
+    /// Where a key of this hash belongs, and asks the processor for what is there.
     #[inline]
-    pub(super) fn spot(&self, hash: u32) -> Spot<'_> {
-        let bucket = bucket_among(self.bucket_bits(), hash);
-        let cell = self.buckets.reserve(bucket);
-        crate::sync::prefetch(cell);
-        Spot { hash, bucket, cell }
+    pub(super) fn spot(&self, hash: u32) -> Spot {
+        self.lines.prefetch(Shape::of(self.bits()).line(hash));
+        Spot { hash }
     }
 
-    /// Asks the processor for what the bucket, which should be in the cache by now, leads to; if that may be the key's own node, for
-    /// all of it.
-    pub(super) fn prefetch_behind<K, V>(&self, slab: &Slab<K, V>, spot: Spot<'_>)
+    /// Asks the processor for the node of the key, or of another one that looks like it; false if there is none. The line should be in the
+    /// cache by now.
+    pub(super) fn prefetch_behind<K, V>(&self, slab: &Slab<K, V>, spot: Spot, _pinned: &Access) -> bool
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let first = spot.cell.load();
-        if first.leads_to_node() {
-            slab.prefetch(first.index());
-            if first.order() == spot.order() {
-                slab.prefetch_tail(first.index());
+        let shape = Shape::of(self.bits());
+        let Some(line) = self.lines.reserved(shape.line(spot.hash)) else { return false };
+        let (mut places, _) = line.search(AtomicPair::load, shape.like(spot.hash));
+        let Some((pair, side)) = places.pop().map(|place| line.place(place)) else { return false };
+        let node = shape.node(pair.load().cell(side));
+        if node != 0 {
+            slab.prefetch(node);
+            slab.prefetch_tail(node);
+        }
+        node != 0
+    }
+
+    /// The line of a hash at this moment, and what it says of itself: it was set, and not frozen. (When the shard is sealed, its pairs are.)
+    #[inline]
+    fn home<'a>(&'a self, spot: Spot, access: &'a Access) -> (Home<'a>, Meta) {
+        loop {
+            let shape = Shape::of(self.bits());
+            let number = shape.line(spot.hash);
+            // Else that array has gone: there are other bits by now, which `release` tells. So does `freeze`.
+            let Some(line) = self.lines.reserved(number) else { continue };
+            let meta = line.meta.load();
+            if meta.is_set() && !meta.is_frozen() {
+                return (Home { line, shape }, meta);
+            }
+            if !meta.is_set() {
+                self.set_line(number, access);
             }
         }
     }
 
-    #[inline]
-    fn bucket_bits(&self) -> u32 {
-        // Relaxed: the number is only a choice between shortcuts; every one of them is right.
-        self.bucket_bits.load(Relaxed)
+    /// Sets a line of the array in use, and the other one that comes from the same.
+    #[cold]
+    fn set_line(&self, number: u32, access: &Access) {
+        let parent = number / 2;
+        // Freed: then all that come of it are set.
+        let Some(line) = self.lines.reserved(parent) else { return };
+        if !line.meta.load().is_set() {
+            self.set_line(parent, access);
+        }
+        let bits = number.ilog2();
+        let shape = Shape::of(bits - 1);
+        let version = line.meta.freeze().version();
+        self.freeze_chain(line);
+        for child in 0..2 {
+            let Some(new) = self.lines.reserved(2 * parent + child) else { return };
+            let cells = self.overflow.chain(line).flat_map(Line::cells).map(|cell| shape.split(cell));
+            let mut cells = cells.filter(|&(to, _)| to == child).map(|(_, cell)| cell);
+            new.set_cells(&mut cells);
+            let last = cells.next();
+            let rest = self.overflow.build(&cells.collect::<Vec<_>>(), false, access);
+            let rest = rest.expect("enough lines are kept for what is there already");
+            if !new.set_last(last, rest) {
+                self.overflow.retire(rest, access);
+            }
+            if new.meta.set(version) {
+                self.has_set(bits, line, access);
+            }
+        }
+    }
+
+    /// We have set a line of the array with so many bits, which comes of `parent`. When both are set, nobody comes for the lines any more
+    /// to which that leads; and when all are set, nobody comes for the array below.
+    fn has_set(&self, bits: u32, parent: &Line, access: &Access) {
+        if parent.meta.split_half() {
+            self.overflow.retire(parent.last_pair().load().link(), access);
+        }
+        // AcqRel: that they are set, to the last one, and by `release` to whoever finds the array below gone.
+        if self.set[bits as usize].fetch_add(1, AcqRel) + 1 < 1 << bits {
+            return;
+        }
+        // SAFETY: who has an item of it is pinned, as all are who ask for one (`Access`), and it is freed when they have left.
+        if let Some(array) = unsafe { self.lines.release((1 << bits) - 1) } {
+            access.guard.defer(move || drop(array));
+        }
+    }
+
+    /// Calls `each` for each cell that looks like the key's.
+    #[inline(always)]
+    fn each_like<'a, B>(
+        &'a self,
+        home: Home<'a>,
+        hash: u32,
+        load: impl Fn(&AtomicPair) -> Pair + Copy,
+        mut each: impl FnMut(Position<'a>, u32) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let Home { mut line, shape } = home;
+        let like = shape.like(hash);
+        let mut is_counted = false;
+        loop {
+            let (mut places, last) = line.search(load, like);
+            while let Some(place) = places.pop() {
+                let (pair, side) = line.place(place);
+                let seen = load(pair);
+                let cell = seen.cell(side);
+                if cell != 0 && like.fits(cell) {
+                    each(Position { pair, side, seen, is_counted }, shape.node(cell))?;
+                }
+            }
+            let Some(more) = last.link().line() else { return ControlFlow::Continue(()) };
+            line = self.overflow.at(more);
+            is_counted = true;
+        }
+    }
+
+    /// Calls `each` for each node that looks like the key's.
+    ///
+    /// Its caller has claimed a cell, or has had the fence of `help` since he acquired a claim. Of that claim and any other: he sees the
+    /// other one, or its author sees that one.
+    pub(super) fn each_node(&self, spot: Spot, access: &Access, mut each: impl FnMut(u32) -> ControlFlow<()>) {
+        let (home, _) = self.home(spot, access);
+        let _ = self.each_like(home, spot.hash, AtomicPair::load_after_claim, |_, node| each(node));
+    }
+
+    /// The next ticket of the key's line.
+    pub(super) fn draw(&self, spot: Spot, access: &Access) -> u64 {
+        loop {
+            if let Some(ticket) = self.home(spot, access).0.line.meta.draw() {
+                return ticket;
+            }
+        }
     }
 
     /// The pending timer whose key satisfies `is_key`, or the one that is firing and may come back.
-    ///
-    /// "Absent" must have been true at one moment. It was if there was no node of this order at all; or if, after all of
-    /// them were found ended, the neighbour in front still leads to the first of them: then nothing came in meanwhile
-    /// that this walk has not seen, and what has ended stays so. Otherwise a successor may have come in behind
-    /// our back (`schedule` of an existing key), and we look again.
     #[inline]
     pub(super) fn find<'a, K, V>(
         &'a self,
         slab: &'a Arc<Slab<K, V>>,
-        spot: Spot<'a>,
+        spot: Spot,
         is_key: impl Fn(&K) -> bool,
-        access: &Access,
+        access: &'a Access,
     ) -> Option<Found<'a, K, V>>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let order = spot.order();
-        let entrance = self.entrance(slab, spot, access);
+        enum Seen<'a, K, V> {
+            Found(Found<'a, K, V>),
+            Undecided(u32),
+        }
         loop {
-            // Sealed: the scheduler is closed, and a closed one is empty.
-            let front = self.seek(slab, entrance, |link| link.order() >= order, access).ok()?;
-            match search_run(slab, front, order, &is_key) {
-                Search::Found(found) => return Some(found),
-                Search::Absent if !front.link.continues_run(order) || front.at.load() == front.link => return None,
-                Search::Absent | Search::Again => {}
+            let (home, before) = self.home(spot, access);
+            let seen = self.each_like(home, spot.hash, AtomicPair::load, |position, number| {
+                let node = slab.node(number);
+                let word = node.head.word.load();
+                // SAFETY: reached in the index, under the guard of `access`.
+                let is_ours = || unsafe { node.head.with_key(&is_key) };
+                match word.state() {
+                    State::Pending | State::Firing if is_ours() => {
+                        ControlFlow::Break(Seen::Found(Found { node, word, position }))
+                    }
+                    // With or without a ticket: it may have one, and end another timer of the key, before we have read the next cell.
+                    State::Tentative | State::Yielding if is_ours() => ControlFlow::Break(Seen::Undecided(number)),
+                    _ => ControlFlow::Continue(()),
+                }
+            });
+            match seen {
+                ControlFlow::Break(Seen::Found(found)) => return Some(found),
+                ControlFlow::Break(Seen::Undecided(node)) => help(self, slab, node, spot, access),
+                ControlFlow::Continue(()) if home.line.meta.load() == before => return None,
+                ControlFlow::Continue(()) => {}
             }
         }
     }
 
-    /// Links a tentative node in, in front of all of its order. True if there are others of its order behind it.
+    /// Puts a tentative node into its line. True if others in there look like it.
     #[inline]
-    pub(super) fn insert<K, V>(
-        &self,
-        slab: &Arc<Slab<K, V>>,
-        spot: Spot<'_>,
-        node: Node<'_, K, V>,
-        access: &Access,
-    ) -> Result<bool, Sealed>
+    pub(super) fn insert<K, V>(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Unplaced>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let target = Link::to_node(spot.hash, node.number);
-        let entrance = self.entrance(slab, spot, access);
+        let home = loop {
+            let (home, _) = self.home(spot, access);
+            // There is no room for its number if the shard was sealed before it could grow.
+            if home.shape.holds(node.number) {
+                match self.claim(home.line, home.shape.cell(spot.hash, node.number), access) {
+                    Claim::Made => break home,
+                    Claim::Exhausted => return Err(Unplaced::Exhausted),
+                    Claim::Frozen => {}
+                }
+            }
+            if self.is_sealed() {
+                return Err(Unplaced::Sealed);
+            }
+        };
+        Ok(self.has_others(home, spot, node.number))
+    }
+
+    /// True if there are others that look like the node, which we have put in.
+    #[inline]
+    fn has_others(&self, home: Home<'_>, spot: Spot, node: u32) -> bool {
+        let (places, last) = home.line.search(AtomicPair::load_after_claim, home.shape.like(spot.hash));
+        if places.is_one() && last.link() == More::NONE {
+            // That is ours; or ours is out again. Then its timer has been decided, and is not published once more.
+            return false;
+        }
+        let others = self.each_like(home, spot.hash, AtomicPair::load_after_claim, |_, other| {
+            if other == node { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        others.is_break()
+    }
+
+    /// Puts a cell into the line, or into one behind it.
+    #[inline]
+    fn claim(&self, line: &Line, cell: u32, access: &Access) -> Claim {
+        let mut line = line;
         loop {
-            let position = self.seek(slab, entrance, |link| link.order() >= target.order(), access)?;
-            node.head.next.set(position.link.target());
-            if position.at.swing(position.link, target) {
-                return Ok(position.link.continues_run(target.order()));
+            let (mut places, _) = line.search(AtomicPair::load, EMPTY);
+            let Some(place) = places.pop() else {
+                match self.claim_behind(line, cell, access) {
+                    Behind::Is(claim) => return claim,
+                    Behind::GoesOn(next) => line = next,
+                }
+                continue;
+            };
+            let (pair, side) = line.place(place);
+            let seen = pair.load();
+            if seen.is_frozen() {
+                return Claim::Frozen;
+            }
+            if seen.cell(side) == 0 && pair.claim(seen, side, cell) {
+                return Claim::Made;
             }
         }
     }
 
-    /// Takes the node of an ended timer out of the list. `position` is where it was last seen, if known.
+    /// The same where the line is full: says that there is one more behind it, before it is there.
+    #[cold]
+    fn claim_behind<'a>(&'a self, line: &'a Line, cell: u32, access: &Access) -> Behind<'a> {
+        let last = line.last_pair().load();
+        if last.is_frozen() {
+            return Behind::Is(Claim::Frozen);
+        }
+        if let Some(more) = last.link().line() {
+            let is_raised = line.last_pair().relink(last, last.link().raised());
+            return Behind::GoesOn(if is_raised { self.overflow.at(more) } else { line });
+        }
+        let Some(more) = self.overflow.build(&[cell], true, access) else { return Behind::Is(Claim::Exhausted) };
+        if line.last_pair().relink(last, more) {
+            return Behind::Is(Claim::Made);
+        }
+        self.overflow.retire(more, access);
+        Behind::GoesOn(line)
+    }
+
+    /// Takes the node of an ended timer out. `position` is where it was last seen, if known.
     ///
     /// True if it was this call that did so. Then nobody has been told: the caller retires the node when its key is needed no
     /// more, or tells the word. Otherwise somebody else has taken it out, and tells the word; or the shard is sealed, and it stays.
     #[must_use]
     #[inline]
-    pub(super) fn remove<K, V>(
-        &self,
-        slab: &Arc<Slab<K, V>>,
-        spot: Spot<'_>,
-        node: Node<'_, K, V>,
-        position: Option<Position<'_>>,
-        access: &Access,
-    ) -> bool
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let next = node.head.next.mark();
-        if position.is_some_and(|position| unlink(position, next)) {
+    pub(super) fn remove(&self, spot: Spot, node: u32, position: Option<Position<'_>>, access: &Access) -> bool {
+        if let Some(Position { pair, side, seen, is_counted: false }) = position
+            && !seen.is_frozen()
+            && pair.clear(seen, side)
+        {
             return true;
         }
-        let order = spot.order();
-        let entrance = self.entrance(slab, spot, access);
-        let number = node.number;
-        let leads_to_it = move |link: Link| link.is_node() && link.index() == number;
+        self.search_and_remove(spot, node, access)
+    }
+
+    fn search_and_remove(&self, spot: Spot, node: u32, access: &Access) -> bool {
         loop {
-            // Sealed: nothing is taken out any more, the nodes stay until the slab goes.
-            let stop = |link: Link| leads_to_it(link) || link.order() > order;
-            let Ok(position) = self.seek(slab, entrance, stop, access) else { return false };
-            if !leads_to_it(position.link) {
-                return false;
-            }
-            if unlink(position, next) {
-                return true;
-            }
-        }
-    }
-
-    /// The first link from `start` on that satisfies `stop`. As a rule that is the first one: a bucket has a node or two.
-    #[inline]
-    fn seek<'a, K, V>(
-        &'a self,
-        slab: &'a Arc<Slab<K, V>>,
-        start: &'a AtomicLink,
-        stop: impl Fn(Link) -> bool,
-        access: &Access,
-    ) -> Result<Position<'a>, Sealed>
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let first = Position { at: start, link: start.load() };
-        if stop(first.link) && !first.link.is_marked() {
-            return Ok(first);
-        }
-        self.walk(slab, first, stop, access)
-    }
-
-    /// As `seek`, from a link that was just loaded; takes marked nodes out of the list on its way.
-    #[inline(never)]
-    fn walk<'a, K, V>(
-        &'a self,
-        slab: &'a Arc<Slab<K, V>>,
-        first: Position<'a>,
-        stop: impl Fn(Link) -> bool,
-        access: &Access,
-    ) -> Result<Position<'a>, Sealed>
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let mut position = first;
-        'restart: loop {
-            if position.link.is_marked() {
-                return Err(Sealed);
-            }
-            while !stop(position.link) {
-                let at = self.link_of(slab, position.link);
-                let link = at.load();
-                debug_assert!(position.link.may_precede(link), "the list is sorted");
-                if !link.is_marked() {
-                    position = Position { at, link };
-                } else if position.link.is_node() && unlink(position, link) {
-                    tell_unlinked(slab, slab.node(position.link.index()), access);
-                    position.link = position.link.redirected(link.target());
-                } else {
-                    // The neighbour changed, or the shard is being sealed, which the start will tell.
-                    position = Position { at: first.at, link: first.at.load() };
-                    continue 'restart;
+            let (home, _) = self.home(spot, access);
+            let place = self.each_like(home, spot.hash, AtomicPair::load, |position, number| {
+                if number == node { ControlFlow::Break(position) } else { ControlFlow::Continue(()) }
+            });
+            match place {
+                ControlFlow::Continue(()) if !home.line.meta.load().is_frozen() => return false,
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(Position { seen, .. }) if seen.is_frozen() => {
+                    if self.is_sealed() {
+                        return false;
+                    }
+                }
+                ControlFlow::Break(Position { pair, side, seen, is_counted }) => {
+                    if pair.clear(seen, side) {
+                        if is_counted {
+                            self.count_out(home.line, pair, access);
+                        }
+                        return true;
+                    }
                 }
             }
-            return Ok(position);
         }
     }
 
-    /// The link that the element behind `link` owns.
-    fn link_of<'a, K, V>(&'a self, slab: &'a Slab<K, V>, link: Link) -> &'a AtomicLink
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        if link.is_node() { &slab.head(link.index()).next } else { self.buckets.at(link.index()) }
-    }
-
-    /// The nearest usable bucket at or before the spot; links its own bucket in if nobody has.
-    #[inline]
-    fn entrance<'a, K, V>(&'a self, slab: &'a Arc<Slab<K, V>>, spot: Spot<'a>, access: &Access) -> &'a AtomicLink
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let link = spot.cell.load();
-        if link.is_usable() { spot.cell } else { self.new_entrance(slab, spot, link, access) }
-    }
-
-    /// As `entrance`, if the bucket was found as `link` and is not usable.
+    /// A cell behind `line` was cleared, in `pair`: the lines in front of that have one less behind them. From the last of them to the
+    /// first, so that a line that is taken out leads to no others that still count.
     #[cold]
-    fn new_entrance<'a, K, V>(
-        &'a self,
-        slab: &'a Arc<Slab<K, V>>,
-        Spot { bucket, cell, .. }: Spot<'a>,
-        link: Link,
-        access: &Access,
-    ) -> &'a AtomicLink
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        if link.is_unset() && cell.claim() {
-            self.link_in(slab, bucket, cell, access);
-            if cell.load().is_usable() {
-                return cell;
-            }
+    fn count_out(&self, line: &Line, pair: &AtomicPair, access: &Access) {
+        let has_pair = |line: &&Line| line.pairs.iter().any(|other| std::ptr::eq(other, pair));
+        let in_front: Vec<&Line> = self.overflow.chain(line).take_while(|line| !has_pair(line)).collect();
+        for line in in_front.into_iter().rev() {
+            self.count_one_out(line, access);
         }
-        self.ancestor(bucket)
     }
 
-    /// The nearest usable one of those that `bucket` comes from: its parent, that one's parent, and so on.
-    fn ancestor(&self, mut bucket: u32) -> &AtomicLink {
+    fn count_one_out(&self, line: &Line, access: &Access) {
         loop {
-            // Bucket 0 is usable from the start, so this ends.
-            bucket = parent_of(bucket);
-            let cell = self.buckets.reserve(bucket);
-            if cell.load().is_usable() {
-                return cell;
+            let last = line.last_pair().load();
+            if last.is_frozen() {
+                return;
             }
-        }
-    }
-
-    /// Puts the claimed bucket into the list. Only its claimer touches the cell until it is linked.
-    fn link_in<K, V>(&self, slab: &Arc<Slab<K, V>>, bucket: u32, cell: &AtomicLink, access: &Access)
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        let target = Link::to_bucket(start_of(bucket), bucket);
-        let start = self.ancestor(bucket);
-        // Sealed: the bucket stays claimed, which is as good as unset.
-        while let Ok(position) = self.seek(slab, start, |link| link.order() >= target.order(), access) {
-            cell.set_claimed(position.link.target());
-            if position.at.swing(position.link, target) {
-                cell.end_claim();
+            let left = last.link().lowered();
+            if line.last_pair().relink(last, left) {
+                if left == More::NONE {
+                    self.overflow.retire(last.link(), access);
+                }
                 return;
             }
         }
@@ -443,96 +553,59 @@ impl Index {
 
     /// Ends the shard: nothing can be inserted any more, and every timer that was pending goes to `claim`, once.
     ///
-    /// Each link is marked before its successor is looked at, from the first to the last. An insert that comes before
-    /// the mark is therefore seen; one that comes after fails, finds the start of its walk marked, and knows.
-    pub(super) fn seal<K, V>(&self, slab: &Slab<K, V>, mut claim: impl FnMut(u32, Word))
+    /// Each line is frozen before its nodes are looked at. A claim that comes before is therefore seen; one that comes after fails, and
+    /// knows. (Tickets are drawn all the same: what is undecided is to be decided.)
+    pub(super) fn seal<K, V>(&self, slab: &Arc<Slab<K, V>>, access: &Access, mut claim: impl FnMut(u32, Word))
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let mut link = self.buckets.at(0).mark().target();
-        while !link.is_end() {
-            if link.is_node() {
-                let node = link.index();
-                if let Some(word) = claim_any(slab, node, link.order()) {
+        let bits = self.bits.fetch_or(SEALED, AcqRel) & !SEALED;
+        let shape = Shape::of(bits);
+        let numbers = 1 << bits..2 << bits;
+        for number in numbers.clone() {
+            let soon = number + PREFETCH_AHEAD as u32 / 4;
+            if numbers.contains(&soon) {
+                self.lines.prefetch(soon + PREFETCH_AHEAD as u32);
+                self.prefetch_nodes(slab, shape, soon);
+            }
+            let Some(line) = self.lines.reserved(number) else { unreachable!("nobody doubles it any more") };
+            while !line.meta.load().is_set() {
+                self.set_line(number, access);
+            }
+            self.freeze_chain(line);
+            let nodes = || self.overflow.chain(line).flat_map(Line::cells).map(|cell| shape.node(cell));
+            // First what is under way: it may end what is pending, and is pending then.
+            nodes().for_each(|node| decide(self, slab, node, access));
+            for node in nodes() {
+                if let Some(word) = claim_any(slab, node) {
                     claim(node, word);
                 }
-            } else {
-                self.prefetch_list(slab, link.index());
             }
-            link = self.link_of(slab, link).mark().target();
         }
     }
 
-    /// Asks the processor for what comes some way behind `bucket` in the list: in that order nodes are scattered over their array,
-    /// but the buckets that lead to them are known.
-    fn prefetch_list<K, V>(&self, slab: &Slab<K, V>, bucket: u32)
+    /// Lets no cell of a line, or of those that it leads to, change any more.
+    fn freeze_chain(&self, line: &Line) {
+        for line in self.overflow.chain(line) {
+            line.pairs.iter().for_each(AtomicPair::freeze);
+        }
+    }
+
+    fn prefetch_nodes<K, V>(&self, slab: &Slab<K, V>, shape: Shape, number: u32)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let width = u32::MAX / self.bucket_count() + 1;
-        let behind = |count: u32| {
-            let hash = start_of(bucket).checked_add(count.checked_mul(width)?)?;
-            // Which asks for the bucket.
-            Some(self.spot(hash).cell)
-        };
-        let _ = behind(2 * SEAL_PREFETCH_AHEAD);
-        if let Some(first) = behind(SEAL_PREFETCH_AHEAD).map(AtomicLink::load)
-            && first.leads_to_node()
-        {
-            slab.prefetch(first.index());
-            slab.prefetch_tail(first.index());
+        let cells = self.lines.reserved(number).into_iter().flat_map(Line::cells);
+        for node in cells.map(|cell| shape.node(cell)) {
+            slab.prefetch(node);
+            slab.prefetch_tail(node);
         }
     }
 }
 
-enum Search<'a, K, V> {
-    Found(Found<'a, K, V>),
-    /// No node of the run is a pending or firing timer of the key.
-    Absent,
-    /// A timer was on its way in; it has been helped.
-    Again,
-}
-
-/// Looks for the pending timer of a key among the nodes of equal order behind `front`.
-#[inline]
-fn search_run<'a, K, V>(
-    slab: &'a Slab<K, V>,
-    front: Position<'a>,
-    order: Order,
-    is_key: &impl Fn(&K) -> bool,
-) -> Search<'a, K, V>
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let mut position = front;
-    while position.link.continues_run(order) {
-        let node = slab.node(position.link.index());
-        let word = node.head.word.load();
-        // SAFETY: reached in the index, under the guard that the caller of `find` holds.
-        let is_ours = || unsafe { node.head.with_key(is_key) };
-        match word.state() {
-            State::Pending | State::Firing if is_ours() => return Search::Found(Found { node, word, position }),
-            _ if word.is_undecided() && is_ours() => {
-                help(slab, node.number, word, order);
-                return Search::Again;
-            }
-            _ => {}
-        }
-        position = Position::behind(node);
-    }
-    Search::Absent
-}
-
-/// Takes `position`'s successor, which is marked and leads to `next`, out of the list.
-#[inline]
-fn unlink(position: Position<'_>, next: Link) -> bool {
-    !position.link.is_marked() && position.at.swing(position.link, next.target())
-}
-
-/// We took the node of a timer out of the list whose key may still be in use.
+/// We took the node of a timer out of its line whose key may still be in use.
 fn tell_unlinked<K, V>(slab: &Arc<Slab<K, V>>, node: Node<'_, K, V>, access: &Access)
 where
     K: Eq + Send + Sync + 'static,
@@ -543,20 +616,15 @@ where
     }
 }
 
-/// Takes the node of a timer out of the list that was ended while its callback runs. Who runs that would do so afterwards; until
-/// then each walk would pass the node, and all others of a key that is started over and over while its callbacks are late.
+/// Takes the node of a timer out that was ended while its callback runs. Who runs that would do so afterwards; until
+/// then each look-up would pass the node, and all others of a key that is started over and over while its callbacks are late.
 #[cold]
-pub(super) fn take_out<K, V>(
-    index: &Index,
-    slab: &Arc<Slab<K, V>>,
-    spot: Spot<'_>,
-    node: Node<'_, K, V>,
-    access: &Access,
-) where
+pub(super) fn take_out<K, V>(index: &Index, slab: &Arc<Slab<K, V>>, spot: Spot, node: Node<'_, K, V>, access: &Access)
+where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    if index.remove(slab, spot, node, None, access) {
+    if index.remove(spot, node.number, None, access) {
         tell_unlinked(slab, node, access);
     }
 }
@@ -564,28 +632,33 @@ pub(super) fn take_out<K, V>(
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::super::ClaimedNode;
+    use super::super::search::CELLS;
     use super::*;
 
     #[test]
-    fn timers_where_a_bucket_begins_are_found_before_and_after_it_is_linked_in() {
+    fn timers_are_found_before_and_after_their_lines_are_split() {
         use super::super::{Due, Repeats, Shard, Tick};
-        let (now, count) = (Tick(1), 500);
-        let shard = Shard::<u32, u32>::new(1, 64, now);
-        let ordinal = crate::thread::ordinal();
-        let due = Due { tick: Some(Tick(9)), now };
-        for bucket in 0..count {
-            let (spot, access) = (shard.spot(start_of(bucket)), &mut Access::new(&ordinal));
-            assert!(shard.schedule(spot, bucket, bucket, due, Repeats::Never, access).is_ok());
-        }
-        let access = Access::new(&ordinal);
-        let is_there = |bucket| shard.holds(shard.spot(start_of(bucket)), |&key| key == bucket, &access);
-        assert!((0..count).all(is_there));
-        let next = (0..2 * count).fold(1, |next, _| shard.link_ahead(next, 7, &access));
-        assert!(next > count && (0..count).all(is_there));
-        for bucket in 0..count {
-            let spot = shard.spot(start_of(bucket));
-            assert_eq!(shard.cancel(spot, |&key| key == bucket, &access), Some(bucket));
-            assert!(!is_there(bucket));
+        // Many of one hash among them.
+        for spread in [u32::MAX / 500, 1, 0] {
+            let (now, count) = (Tick(1), 500);
+            let shard = Shard::<u32, u32>::new(1, 64, now);
+            let ordinal = crate::thread::ordinal();
+            let due = Due { tick: Some(Tick(9)), now };
+            let spot = |key: u32| shard.spot(key * spread);
+            for key in 0..count {
+                let access = &mut Access::new(&ordinal);
+                assert!(shard.schedule(spot(key), key, key, due, Repeats::Never, access).is_ok());
+            }
+            let access = Access::new(&ordinal);
+            let is_there = |key| shard.holds(spot(key), |&other| other == key, &access);
+            assert!((0..count).all(is_there));
+            let next = (0..2 * count).fold(1, |next, _| shard.split_ahead(next, 7, &access));
+            assert!(next >= 2 << 6 && (0..count).all(is_there), "{next}");
+            for key in (0..count).rev() {
+                assert_eq!(shard.cancel(spot(key), |&other| other == key, &access), Some(key));
+                assert!(!is_there(key));
+            }
+            assert_eq!(linked(&shard), 0);
         }
     }
 
@@ -640,13 +713,83 @@ mod tests {
         assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
     }
 
-    /// Nodes in the list.
+    /// What stands between growing and the end of the shard: the number of a new node needs more lines, and there will be none.
+    #[test]
+    fn a_shard_that_is_about_to_be_sealed_takes_no_node_that_it_has_no_room_for() {
+        use super::super::{Due, Refused, Repeats, Shard, Tick};
+        let (now, few) = (Tick(1), 1 << (FIRST_BITS + 4));
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        let due = Due { tick: None, now };
+        for key in 0..few {
+            assert!(shard.schedule_unindexed(key, key, due, Repeats::Never, access).is_ok());
+        }
+        shard.index.bits.fetch_or(SEALED, AcqRel);
+        let refused = shard.schedule(shard.spot(3), 7, 70, due, Repeats::Never, access);
+        assert!(matches!(refused, Err(Refused::Sealed(7, 70))));
+        assert_eq!(linked(&shard), 0);
+    }
+
+    /// As with nodes, the timer does not begin, and key and value come back.
+    #[test]
+    fn where_no_further_line_is_left_a_timer_is_refused() {
+        use super::super::{Due, Refused, Repeats, Shard, Tick};
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        let due = Due { tick: None, now };
+        let mut schedule = |key| shard.schedule(shard.spot(0), key, 10 * key, due, Repeats::Never, access);
+        shard.index.overflow.use_up();
+        assert!((1..CELLS).all(|key| schedule(key).is_ok()));
+        // For a moment, both are there.
+        assert!(matches!(schedule(7), Ok(started) if started.replaced == Some(70)));
+        assert!(schedule(0).is_ok());
+        assert!(matches!(schedule(CELLS), Err(Refused::Exhausted(CELLS, value)) if value == 10 * CELLS));
+        assert_eq!(linked(&shard), CELLS as usize);
+    }
+
+    #[test]
+    fn further_lines_are_used_again() {
+        use super::super::{Due, Repeats, Shard, Tick};
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let due = Due { tick: None, now };
+        let spot = |key: u32| shard.spot(key << 24);
+        let lines = || shard.index.overflow.lines_in_use();
+        let schedule = |key| {
+            let access = &mut Access::new(&ordinal);
+            assert!(shard.schedule(spot(key), key, key, due, Repeats::Never, access).is_ok());
+        };
+        // All in one line of the first array; then in several of a larger one.
+        let count = 6 * CELLS;
+        (0..count).for_each(|key| schedule(key % 8 + key / 8 * 256));
+        assert_eq!(lines(), 5);
+        for _ in 0..4 {
+            shard.index.double(shard.index.bits());
+        }
+        assert_eq!(shard.split_ahead(0, u32::MAX, &Access::new(&ordinal)), 2 << shard.index.bits());
+        assert_eq!(linked(&shard), count as usize);
+        collect();
+        assert_eq!(lines(), 0, "those of the first array, of those between, and what they have been split into");
+    }
+
+    /// What is deferred comes to pass.
+    fn collect() {
+        (0..512).for_each(|_| crossbeam_epoch::pin().flush());
+    }
+
+    /// Nodes that lines lead to.
     fn linked(shard: &super::super::Shard<u32, u32>) -> usize {
-        let mut link = shard.index.buckets.at(0).load();
+        let index = &shard.index;
         let mut count = 0;
-        while !link.is_end() {
-            count += usize::from(link.is_node());
-            link = shard.index.link_of(&shard.slab, link).load();
+        for number in 1 << index.bits()..2 << index.bits() {
+            let line = index.lines.reserve(number);
+            if line.meta.load().is_set() {
+                count += index.overflow.chain(line).flat_map(Line::cells).count();
+            }
         }
         count
     }

@@ -15,17 +15,18 @@
 //! and destructor (and that of the values of timers which such an `Eq` has hidden). Time comes in as [`Tick`]s.
 
 mod alarm;
-mod bucket;
 mod chain;
 mod ends;
 mod fetch;
 mod hint;
 mod index;
-mod link;
+mod line;
 mod mailbox;
 mod ordinal;
+mod overflow;
 mod period;
 mod reuse;
+mod search;
 mod segments;
 mod slab;
 mod succession;
@@ -37,7 +38,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
 pub(crate) use index::Spot;
-pub(crate) use link::{HASH_MAX, NO_HASH};
+pub(crate) use line::{HASH_MAX, NO_HASH};
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
@@ -51,7 +52,7 @@ pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 use crate::sync::epoch::{Guard, pin};
 use crate::sync::{AtomicU64, Ordering, prefetch};
 use hint::{AtomicPromise, Promise, hint_tick};
-use index::{Found, Index};
+use index::{Found, Index, Unplaced};
 use mailbox::Pushed;
 use slab::{Node, Slab};
 use std::ops::Range;
@@ -167,39 +168,43 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Where a key of this hash belongs; asks the processor for what is there.
     #[inline]
-    pub(crate) fn spot(&self, hash: u32) -> Spot<'_> {
+    pub(crate) fn spot(&self, hash: u32) -> Spot {
         self.index.spot(hash)
     }
 
     /// As `spot`; `None` for `NO_HASH`.
     #[inline]
-    pub(crate) fn spot_if_indexed(&self, hash: u32) -> Option<Spot<'_>> {
+    pub(crate) fn spot_if_indexed(&self, hash: u32) -> Option<Spot> {
         (hash != NO_HASH).then(|| self.spot(hash))
     }
 
-    /// Asks the processor for what comes behind that, which should be in the cache by now.
+    /// Asks the processor for what comes behind that, which should be in the cache by now. False if there is nothing.
     #[inline]
-    pub(crate) fn prefetch_behind(&self, spot: Spot<'_>) {
-        self.index.prefetch_behind(&self.slab, spot);
+    pub(crate) fn prefetch_behind(&self, spot: Spot, access: &Access) -> bool {
+        self.index.prefetch_behind(&self.slab, spot, access)
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one.
     #[inline(always)]
-    pub(crate) fn schedule<'a>(
-        &'a self,
-        mut spot: Spot<'a>,
+    pub(crate) fn schedule(
+        &self,
+        spot: Spot,
         key: K,
         value: V,
         due: Due,
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Started<V>, Refused<K, V>> {
+        let comes_back = repeats.is_wanted();
         let node = self.allocate(&spot, key, value, due, repeats, access)?;
         let identity = Identity { node: node.number, generation: node.tail.generation() };
-        let in_run = self.insert(&mut spot, node, access)?;
-        succession::publish(&self.slab, spot, node, in_run);
+        let has_others = self.insert(spot, node, access)?;
+        let is_first = !has_others && node.head.word.publish_first(State::Tentative, comes_back, due.deadline());
+        if !is_first {
+            succession::help(&self.index, &self.slab, node.number, spot, access);
+        }
         self.announce(node.number, &node.head.promise, due, access);
-        if !in_run {
+        if is_first {
             return Ok(Started { identity, replaced: None, others: 0 });
         }
         let (replaced, others) = succession::take_replaced(&self.index, &self.slab, spot, node, access);
@@ -209,19 +214,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Starts a timer unless there is one of the same key, pending or firing, whose place it would take: then its value comes back.
-    pub(crate) fn schedule_if_absent<'a>(
-        &'a self,
-        mut spot: Spot<'a>,
+    pub(crate) fn schedule_if_absent(
+        &self,
+        spot: Spot,
         key: K,
         value: V,
         due: Due,
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Option<V>, Refused<K, V>> {
+        let comes_back = repeats.is_wanted();
         let node = self.allocate(&spot, key, value, due, repeats, access)?;
         node.head.word.make_yielding();
-        let in_run = self.insert(&mut spot, node, access)?;
-        if succession::publish_or_give_way(&self.slab, spot, node, in_run) {
+        let has_others = self.insert(spot, node, access)?;
+        let is_first = !has_others && node.head.word.publish_first(State::Yielding, comes_back, due.deadline());
+        if !is_first {
+            succession::help(&self.index, &self.slab, node.number, spot, access);
+        }
+        if is_first || !node.head.word.load().gave_way() {
             self.announce(node.number, &node.head.promise, due, access);
             return Ok(None);
         }
@@ -231,7 +241,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline(always)]
     fn allocate(
         &self,
-        spot: &Spot<'_>,
+        spot: &Spot,
         key: K,
         value: V,
         due: Due,
@@ -242,24 +252,26 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         allocated.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))
     }
 
-    /// Links a new node in. True if there are others of its hash behind it.
+    /// Puts a new node into the index. True if others in its line look like it.
     #[inline(always)]
-    fn insert<'a>(&'a self, spot: &mut Spot<'a>, node: Node<'a, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
-        if self.index.fit(self.slab.most_indexed()) {
-            // The worker sees to it that the new buckets are linked in; our own is the first.
+    fn insert(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
+        if self.index.fit(self.slab.most_indexed(), node.number) {
+            // The worker sees to it that the new lines are set; our own is the first.
             self.alarm.interrupt();
-            *spot = self.spot(spot.hash());
         }
-        self.index.insert(&self.slab, *spot, node, access).map_err(|_| {
+        self.index.insert(spot, node, access).map_err(|unplaced| {
             let Homeless(key, value) = self.slab.give_back(node, access);
-            Refused::Sealed(key, value)
+            match unplaced {
+                Unplaced::Sealed => Refused::Sealed(key, value),
+                Unplaced::Exhausted => Refused::Exhausted(key, value),
+            }
         })
     }
 
     /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
     /// there is none.
     #[inline]
-    pub(crate) fn reschedule(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
+    pub(crate) fn reschedule(&self, spot: Spot, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
         while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if self.move_to(node, word, due, access).is_ok() {
                 return true;
@@ -291,7 +303,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
     /// value is in use.
     #[inline]
-    pub(crate) fn cancel(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
+    pub(crate) fn cancel(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
         while let Some(Found { node, word, position }) = self.index.find(&self.slab, spot, &is_key, access) {
             prefetch(node.tail);
             if stop(node, word).is_ok() {
@@ -327,7 +339,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// When the pending timer whose key satisfies `is_key` is due: `Some(None)` is never.
     pub(crate) fn due(
         &self,
-        spot: Spot<'_>,
+        spot: Spot,
         is_key: impl Fn(&K) -> bool,
         now: Tick,
         access: &Access,
@@ -337,12 +349,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// True if there is a timer, pending or firing, whose place a new one of this key would take.
-    pub(crate) fn holds(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
+    pub(crate) fn holds(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
         self.index.find(&self.slab, spot, is_key, access).is_some()
     }
 
     /// As `holds`; if so, what this thread did before comes before the next callback of that timer, or of one that replaces it.
-    pub(crate) fn relies_on(&self, spot: Spot<'_>, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
+    pub(crate) fn relies_on(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
         while let Some(Found { node, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if node.head.word.rely_on() {
                 return true;
@@ -453,35 +465,37 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.has_stale_hints()
     }
 
-    /// How many buckets there should be.
-    pub(crate) fn buckets_wanted(&self) -> u32 {
-        self.index.buckets_wanted(self.slab.most_indexed())
+    /// The number of the last line that the index should have, and 1.
+    pub(crate) fn lines_wanted(&self) -> u32 {
+        self.index.lines_wanted(self.slab.most_indexed())
     }
 
-    /// True if callers lack buckets already, when those before `next` are linked in.
-    pub(crate) fn lacks_buckets(&self, next: u32) -> bool {
-        self.index.lacks_buckets(next, self.slab.most_indexed())
+    /// True if callers lack lines already, when those before `next` are set.
+    pub(crate) fn lacks_lines(&self, next: u32) -> bool {
+        self.index.lacks_lines(next)
     }
 
-    /// True if `populate_buckets` has something to do at `next`.
-    pub(crate) fn populates_buckets(&self, next: u32) -> bool {
-        self.index.populates(next)
+    /// Has the system put memory behind lines that `split_ahead` is going to set from `next` on; how far.
+    pub(crate) fn populate_lines(&self, next: u32, access: &Access) -> u32 {
+        self.index.populate(next, self.slab.most_indexed(), access)
     }
 
-    /// Has the system put memory behind buckets that `link_ahead` is going to link in from `next` on.
-    pub(crate) fn populate_buckets(&self, next: u32) {
-        self.index.populate(next, self.slab.most_indexed());
+    /// Sets up to `limit` lines ahead of the callers, from `next` on; the first that is left.
+    pub(crate) fn split_ahead(&self, next: u32, limit: u32, access: &Access) -> u32 {
+        self.index.split_ahead(&self.slab, next, limit, access)
     }
 
-    /// Links up to `limit` buckets in ahead of the callers, from `next` on; the first that is left.
-    pub(crate) fn link_ahead(&self, next: u32, limit: u32, access: &Access) -> u32 {
-        self.index.link_ahead(&self.slab, next, limit, access)
-    }
-
-    /// Buckets of the index so far.
+    /// Lines of the index so far.
     #[allow(dead_code, reason = "asked by tests and models only")]
-    pub(crate) fn bucket_count(&self) -> u32 {
-        self.index.bucket_count()
+    pub(crate) fn line_count(&self) -> u32 {
+        self.index.line_count()
+    }
+
+    /// Arrays that the index has left behind are gone, and do not come back.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "models have other ways to ask")]
+    pub(crate) fn assert_array_alone(&self) {
+        self.index.assert_array_alone();
     }
 
     /// Nodes in use; what a thread keeps ready, or has not retired a batch of, counts as well.

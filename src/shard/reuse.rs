@@ -6,13 +6,13 @@
 //! ```
 //! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready`
 //! are one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, a batch of nodes each. There,
-//! and only there, the `next` of a chain's first nodes is no link of the index, but leads from chain to chain (Treiber,
+//! and only there, what a chain's first nodes have set `aside` leads from chain to chain (Treiber,
 //! "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end without an atomic
 //! operation on a list, and one closure is deferred per batch, not per node.
 
 use super::Access;
 use super::chain::Chain;
-use super::link::NO_HASH;
+use super::line::NO_HASH;
 use super::ordinal::Ordinal;
 use super::segments::{Segments, Zeroed};
 use super::slab::{Node, Slab};
@@ -77,7 +77,7 @@ unsafe impl Zeroed for Local {}
 // was done before (`Ordinals`).
 unsafe impl Sync for Local {}
 
-/// Rough figures that tell when stale hints prevail, and how many buckets there should be. Kept per batch, not per node.
+/// Rough figures that tell when stale hints prevail, and how many lines there should be. Kept per batch, not per node.
 #[derive(Debug, Default)]
 struct Census {
     /// Nodes handed out in batches minus nodes retired in batches.
@@ -330,13 +330,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         // The first leads to the second and to the next chain, the second to the third, and so on. They are past their grace
         // period: nobody follows `next` as a link of the index any more. Relaxed, here and below: published by the exchange.
         for pair in nodes[1..].windows(2).filter(|pair| pair[0] != 0) {
-            self.head(pair[0]).next.store_pair(pair[1], 0);
+            self.head(pair[0]).aside.store_pair(pair[1], 0);
         }
         let second = nodes.get(1).copied().unwrap_or(0);
         // Relaxed, also on failure: only an expectation for the exchange; nothing behind it is read.
         let mut first = list.0.load(Relaxed);
         loop {
-            self.head(nodes[0]).next.store_pair(second, first);
+            self.head(nodes[0]).aside.store_pair(second, first);
             // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All changes
             // of a list are read-modify-writes, so whoever sees a later one has acquired this one too.
             match list.0.compare_exchange(first, nodes[0], Release, Relaxed) {
@@ -352,7 +352,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let mut first = list.0.load(Acquire);
         while first != 0 {
             // Garbage if the chain is not the first any more; then the exchange fails.
-            let (second, next) = self.head(first).next.load_pair();
+            let (second, next) = self.head(first).aside.load_pair();
             // Relaxed: the chain was acquired with `first`.
             match list.0.compare_exchange(first, next, Relaxed, Acquire) {
                 Ok(_) => return Some(self.gather(first, second)),
@@ -370,7 +370,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             if before == 0 {
                 break;
             }
-            *place = self.head(before).next.load_pair().0;
+            *place = self.head(before).aside.load_pair().0;
             before = *place;
         }
         Chain::of(nodes)

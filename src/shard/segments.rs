@@ -2,11 +2,12 @@
 //!
 //! The first segment holds `1 << FIRST_SEGMENT_BITS` items, each further one as many as all before it: so it begins with an index
 //! that is a power of two, as the index's doublings do. A segment is allocated by whoever needs it first and stays until the array
-//! is dropped; its memory comes zeroed and costs nothing until it is touched. Growing copies nothing, so no call pays for the whole.
+//! is dropped, or until it is released, once and for all; its memory comes zeroed and costs nothing until it is touched. Growing copies
+//! nothing, so no call pays for the whole.
 
 use super::hint::NODE_BITS;
 use crate::sync::size::FIRST_SEGMENT_BITS;
-use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory, prefetch};
 use std::ops::Range;
 use std::ptr;
 
@@ -26,6 +27,9 @@ pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
 pub(crate) const LEN_MAX: u32 = 1 << NODE_BITS;
 /// The first segment in use: that of all indexes with less than `FIRST_SEGMENT_BITS` bits, too.
 const FIRST: usize = FIRST_SEGMENT_BITS as usize - 1;
+
+/// What a pointer to a segment is, without its items: none yet, or none any more.
+const RELEASED: usize = 1;
 
 #[derive(Debug)]
 pub(crate) struct Segments<T: Zeroed> {
@@ -51,6 +55,28 @@ const fn segment_len(segment: usize) -> usize {
     if segment == FIRST { 2 << FIRST } else { 1 << segment }
 }
 
+#[inline]
+fn is_there<T>(items: *mut T) -> bool {
+    items.addr() > RELEASED
+}
+
+/// A segment that was taken out of its array; freed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Released<T> {
+    items: *mut T,
+    len: usize,
+}
+
+// SAFETY: it owns its items, which nobody uses.
+unsafe impl<T: Send> Send for Released<T> {}
+
+impl<T> Drop for Released<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this length in `Segments::allocate`, and nobody uses it any more, as whoever released it promised.
+        unsafe { memory::free(self.items, self.len) };
+    }
+}
+
 impl<T: Zeroed> Segments<T> {
     pub(crate) fn new() -> Self {
         Self::of(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
@@ -67,28 +93,76 @@ impl<T: Zeroed> Segments<T> {
         let (segment, offset) = locate(index);
         // Relaxed: whoever knows of the index acquired it, at however many removes, from the thread that reserved it.
         let items = self.segments[segment].load(Ordering::Relaxed);
-        assert!(!items.is_null(), "index {index} was never reserved");
-        // SAFETY: a segment that is not null holds `segment_len(segment) > offset` items until `self` is dropped.
+        assert!(is_there(items), "index {index} is not reserved");
+        // SAFETY: a segment that is there holds `segment_len(segment) > offset` items until `self` is dropped, or for as long as whoever
+        // released it has promised.
         unsafe { &*items.add(offset) }
     }
 
-    /// The item `index`; allocates its segment if need be.
+    /// The item `index`, if its segment is there: reserved by somebody, and not released.
+    #[inline]
+    pub(crate) fn reserved(&self, index: u32) -> Option<&T> {
+        let (segment, offset) = locate(index);
+        // Acquire: as in `reserve_segment`; and from `release`, what led to that.
+        let items = self.segments[segment].load(Ordering::Acquire);
+        // SAFETY: as in `at`.
+        is_there(items).then(|| unsafe { &*items.add(offset) })
+    }
+
+    /// Asks the processor for the item `index`, if it is there.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        let (segment, offset) = locate(index);
+        // Relaxed: nothing is read through it.
+        let items = self.segments[segment].load(Ordering::Relaxed);
+        prefetch(items.wrapping_add(offset));
+    }
+
+    /// Takes the segment of `index` out, once and for all: nobody reserves it again. `None` if it is not there, or is the first, which
+    /// has indexes of several lengths.
+    ///
+    /// # Safety
+    /// Of this segment, only items that `reserved` has returned may be in use, and not when what this returns is dropped.
+    pub(crate) unsafe fn release(&self, index: u32) -> Option<Released<T>> {
+        let (segment, _) = locate(index);
+        if segment == FIRST {
+            return None;
+        }
+        // Relaxed: the items are not looked at.
+        let items = self.segments[segment].load(Ordering::Relaxed);
+        // Release: who finds that it has gone knows what the caller did before.
+        let is_taken = is_there(items)
+            && self.segments[segment]
+                .compare_exchange(items, ptr::without_provenance_mut(RELEASED), Ordering::Release, Ordering::Relaxed)
+                .is_ok();
+        is_taken.then(|| Released { items, len: segment_len(segment) })
+    }
+
+    /// Allocates the segment of `index`, unless it is there, or was released.
+    pub(crate) fn ensure(&self, index: u32) {
+        self.reserve_segment(locate(index).0);
+    }
+
+    /// The item `index`, which was not released; allocates its segment if need be.
     #[inline]
     pub(crate) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
+        let items = self.reserve_segment(segment).expect("it was not released");
         // SAFETY: as in `at`.
-        unsafe { &*self.reserve_segment(segment).add(offset) }
+        unsafe { &*items.add(offset) }
     }
 
+    /// The segment's items; `None` if it was released.
     #[inline]
-    fn reserve_segment(&self, segment: usize) -> *mut T {
+    fn reserve_segment(&self, segment: usize) -> Option<*mut T> {
         // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
         let items = self.segments[segment].load(Ordering::Acquire);
-        if items.is_null() { self.allocate(segment) } else { items }
+        if is_there(items) { Some(items) } else { self.allocate(segment) }
     }
 
     /// Has the system put memory behind the items of `indexes`, or of those in the first one's segment; returns how far. Items are
-    /// then reserved and used as ever, but without a wait for the system. `touch` writes to an item without changing it.
+    /// then reserved and used as ever, but without a wait for the system. `touch` writes to an item without changing it. Nothing is
+    /// done for a segment that was released; while it may be, the caller is as present as for `reserved`.
     pub(crate) fn populate(&self, indexes: Range<u32>, touch: impl Fn(&T)) -> u32 {
         let (segment, offset) = locate(indexes.start);
         let len = segment_len(segment);
@@ -97,8 +171,10 @@ impl<T: Zeroed> Segments<T> {
             return indexes.end.min(len as u32);
         }
         let count = (len - offset).min(indexes.len());
-        // SAFETY: a segment is `allocate`d with this length and stays until `self` is dropped; the last offset is at most that.
-        unsafe { memory::populate(self.reserve_segment(segment), len, offset..offset + count, touch) };
+        if let Some(items) = self.reserve_segment(segment) {
+            // SAFETY: a segment is `allocate`d with this length and stays as in `at`; the last offset is at most that.
+            unsafe { memory::populate(items, len, offset..offset + count, touch) };
+        }
         indexes.start + count as u32
     }
 
@@ -107,26 +183,30 @@ impl<T: Zeroed> Segments<T> {
         self.segments.iter().enumerate().flat_map(|(segment, slot)| {
             // Acquire: as in `reserve`.
             let items = slot.load(Ordering::Acquire);
-            let len = if items.is_null() { 0 } else { segment_len(segment) };
+            let len = if is_there(items) { segment_len(segment) } else { 0 };
             // SAFETY: as in `at`.
             (0..len).map(move |offset| unsafe { &*items.add(offset) })
         })
     }
 
-    /// Installs a new segment, or takes the one that another thread installed meanwhile.
+    /// Installs a new segment, or takes the one that another thread installed meanwhile; `None` if it was released.
     #[cold]
-    fn allocate(&self, segment: usize) -> *mut T {
+    fn allocate(&self, segment: usize) -> Option<*mut T> {
+        let slot = &self.segments[segment];
+        // Relaxed: nothing but that; nor does it change any more.
+        if slot.load(Ordering::Relaxed).addr() == RELEASED {
+            return None;
+        }
         // SAFETY: `T: Zeroed`.
         let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
-        let slot = &self.segments[segment];
         // Release: publishes the initialised items to the Acquire loads in `reserve` and `iter`.
         // Acquire on failure: we go on with the other thread's items.
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => fresh,
+            Ok(_) => Some(fresh),
             Err(winner) => {
                 // SAFETY: `fresh` was allocated above with this length and nobody else has seen it.
                 unsafe { memory::free(fresh, segment_len(segment)) };
-                winner
+                Some(winner).filter(|&winner| is_there(winner))
             }
         }
     }
@@ -138,7 +218,7 @@ impl<T: Zeroed> Drop for Segments<T> {
         for (segment, slot) in self.segments.iter_mut().enumerate() {
             // Relaxed: `&mut self`; whatever gave us that ordered all accesses before.
             let items = slot.load(Ordering::Relaxed);
-            if !items.is_null() {
+            if is_there(items) {
                 // SAFETY: allocated with this length in `allocate`, and nobody can use it any more.
                 unsafe { memory::free(items, segment_len(segment)) };
             }
@@ -183,5 +263,26 @@ mod tests {
         let mut items: Vec<u64> = array.iter().map(|item| item.load(Ordering::Relaxed)).collect();
         items.sort_unstable();
         assert!(items.into_iter().skip_while(|&item| item == 0).eq(1..5_000));
+    }
+
+    #[test]
+    fn what_was_released_is_gone_for_good() {
+        let array = Segments::<AtomicU64>::new();
+        let (released, other) = (1 << FIRST_SEGMENT_BITS, 2 << FIRST_SEGMENT_BITS);
+        // SAFETY: here and below, nobody uses an item of it afterwards.
+        assert!(unsafe { array.release(released) }.is_none(), "there is nothing yet");
+        array.reserve(released).store(7, Ordering::Relaxed);
+        array.reserve(other).store(8, Ordering::Relaxed);
+        // SAFETY: as above.
+        let segment = unsafe { array.release(released + 1) }.expect("it is there");
+        assert!(segment.len == released as usize && array.reserved(released).is_none());
+        // SAFETY: as above.
+        assert!(unsafe { array.release(released) }.is_none(), "once");
+        array.ensure(released);
+        assert_eq!(array.populate(released..other + 1, |_| panic!("there is no memory")), other);
+        assert!(array.reserved(released).is_none() && array.iter().all(|item| item.load(Ordering::Relaxed) != 7));
+        assert_eq!(array.at(other).load(Ordering::Relaxed), 8);
+        // SAFETY: as above.
+        assert!(unsafe { array.release(1) }.is_none(), "the first one stays");
     }
 }

@@ -7,22 +7,59 @@
 //! Where a node is while it is not in use, `reuse.rs` tells.
 
 use super::hint::AtomicPromise;
-use super::link::{AtomicLink, NO_HASH};
+use super::line::NO_HASH;
 use super::period::{Period, Repeats};
 use super::reuse::Reuse;
 use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::{AtomicWord, Word};
 use super::{Access, Identity, shielded};
-use crate::sync::{AtomicU32, Ordering, UnsafeCell, prefetch};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, prefetch};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+/// What a node has to keep for a while.
+#[derive(Debug, Default)]
+pub(super) struct Aside(AtomicU64);
+
+impl Aside {
+    fn set_deadline(&self, deadline: Deadline) {
+        // Relaxed: the node is ours; published by its cell.
+        self.0.store(deadline.to_bits(), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn deadline(&self) -> Deadline {
+        // Relaxed: acquired with the cell.
+        Deadline::from_bits(self.0.load(Relaxed))
+    }
+
+    /// Has the system put memory behind it; changes nothing.
+    pub(super) fn touch(&self) {
+        // Not a load, for which the system needs no memory; nor what compilers turn into one, such as adding nothing.
+        // Relaxed: nothing is published, and nothing read.
+        let _ = self.0.compare_exchange(0, 0, Relaxed, Relaxed);
+    }
+
+    /// Of a node out of the index: two others instead.
+    pub(super) fn store_pair(&self, a: u32, b: u32) {
+        // Relaxed: published by the list's head.
+        self.0.store(u64::from(b) << 32 | u64::from(a), Relaxed);
+    }
+
+    pub(super) fn load_pair(&self) -> (u32, u32) {
+        // Relaxed: acquired through the list's head.
+        let pair = self.0.load(Relaxed);
+        (pair as u32, (pair >> 32) as u32)
+    }
+}
+
 #[repr(C)]
 pub(super) struct Head<K> {
-    pub(super) next: AtomicLink,
+    /// Of a timer that is tentative or yielding: its deadline. Of a node that waits to be used again: two others.
+    pub(super) aside: Aside,
     pub(super) word: AtomicWord,
     pub(super) promise: AtomicPromise,
     key: UnsafeCell<MaybeUninit<K>>,
@@ -40,7 +77,7 @@ pub(super) struct Tail<V> {
 impl<K> Default for Head<K> {
     fn default() -> Self {
         Self {
-            next: AtomicLink::default(),
+            aside: Aside::default(),
             word: AtomicWord::default(),
             promise: AtomicPromise::default(),
             key: UnsafeCell::new(MaybeUninit::uninit()),
@@ -231,8 +268,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Has the system put memory behind some nodes, from the first of them on; returns how far.
     pub(super) fn populate(&self, nodes: Range<u32>) -> u32 {
         debug_assert!(nodes.start < nodes.end && nodes.end <= LEN_MAX);
-        let end = self.heads.populate(nodes.clone(), |head| head.next.touch());
-        // Relaxed: as in `AtomicLink::touch`.
+        let end = self.heads.populate(nodes.clone(), |head| head.aside.touch());
+        // Relaxed: as in `Aside::touch`.
         let touch = |tail: &Tail<V>| _ = tail.hash.compare_exchange(0, 0, Relaxed, Relaxed);
         self.tails.populate(nodes.start..end, touch)
     }
@@ -277,7 +314,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
         let comes_back = repeats.is_wanted();
         let node = self.fill(hash, key, value, repeats, access)?;
-        node.head.word.allocate(deadline, comes_back);
+        node.head.aside.set_deadline(deadline);
+        node.head.word.allocate(comes_back);
         Ok(node)
     }
 
@@ -403,7 +441,7 @@ mod tests {
             assert_eq!(slab.populate(nodes.clone()), nodes.end);
             let before = faults();
             for node in nodes.clone() {
-                slab.head(node).next.store_pair(1, 1);
+                slab.head(node).aside.store_pair(1, 1);
                 slab.tail(node).hash.store(1, Relaxed);
             }
             faults() - before

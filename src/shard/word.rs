@@ -3,8 +3,8 @@
 //! | state     | payload                        | meaning                                              |
 //! |-----------|--------------------------------|------------------------------------------------------|
 //! | dead      | flags                          | free, or ended: cancelled, expired, drained, closed  |
-//! | tentative | deadline                       | on its way into the index; nobody may claim it       |
-//! | yielding  | deadline                       | as tentative; but if there is another timer of its   |
+//! | tentative | ticket, or none                | on its way into the index; nobody may claim it       |
+//! | yielding  | ticket, or none                | as tentative; but if there is another timer of its   |
 //! |           |                                | key, it is this one that ends                        |
 //! | pending   | deadline                       | the timer of its key                                 |
 //! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key; or, in favour |
@@ -60,9 +60,16 @@ pub(super) const NO_SUCCESSOR: u32 = 0;
 
 impl Word {
     #[inline]
-    const fn tentative(deadline: Deadline, repeats: bool) -> Self {
+    const fn tentative(repeats: bool) -> Self {
         let flag = if repeats { REPEATS } else { 0 };
-        Self(deadline.to_bits() << DEADLINE_SHIFT | flag | State::Tentative as u64)
+        Self(flag | State::Tentative as u64)
+    }
+
+    /// The ticket of a tentative or yielding timer.
+    #[inline]
+    pub(super) fn ticket(self) -> Option<u64> {
+        debug_assert!(self.is_undecided());
+        Some(self.0 >> DEADLINE_SHIFT).filter(|&ticket| ticket != 0)
     }
 
     /// The same timer in another state.
@@ -106,10 +113,10 @@ impl Word {
         self.0 & REPEATS != 0
     }
 
-    /// The deadline of a tentative, yielding or pending timer.
+    /// The deadline of a pending timer.
     #[inline]
     pub(crate) fn deadline(self) -> Deadline {
-        debug_assert!(matches!(self.state(), State::Tentative | State::Yielding | State::Pending));
+        debug_assert!(self.is_pending());
         Deadline::from_bits(self.0 >> DEADLINE_SHIFT)
     }
 
@@ -177,17 +184,17 @@ impl AtomicWord {
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
     #[inline]
-    pub(super) fn allocate(&self, deadline: Deadline, repeats: bool) {
+    pub(super) fn allocate(&self, repeats: bool) {
         // Relaxed: nobody relies on a tentative word; the link and `publish` release what is in the node.
         // A swap all the same: it hands on what the worker's last look at this node released, to the Acquire in `publish`.
-        let old = Word(self.0.swap(Word::tentative(deadline, repeats).0, Relaxed));
+        let old = Word(self.0.swap(Word::tentative(repeats).0, Relaxed));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
     /// dead -> pending, by the owner of a free node that no index will lead to.
     #[inline]
     pub(super) fn begin(&self, deadline: Deadline, repeats: bool) -> Word {
-        let pending = Word::tentative(deadline, repeats).turned(State::Pending, deadline);
+        let pending = Word::tentative(repeats).turned(State::Pending, deadline);
         // Release: publishes key, value and generation to whoever finds the timer: by its handle, by a hint, or as it seals the shard.
         // Acquire: observes a look of the worker that came before (see `look`), or of who seals the shard (`end_for_seal`).
         let old = Word(self.0.swap(pending.0, AcqRel));
@@ -207,35 +214,42 @@ impl AtomicWord {
         self.0.swap(State::Dead as u64, Relaxed);
     }
 
-    /// tentative or yielding -> pending, by the author or by whoever helps; every older timer of the key has ended.
-    #[inline]
-    pub(super) fn publish(&self) {
-        // Acquire (in `load`), also if a helper was faster: its observation of the worker's look becomes ours, so that
-        // the author does not read the promise stale afterwards.
-        let word = self.load();
-        if word.is_undecided() {
-            // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
-            // Acquire: observes a look of the worker that came before; see `look`.
-            // Acquire on failure: as above.
-            let pending = word.turned(State::Pending, word.deadline());
-            let _ = self.0.compare_exchange(word.0, pending.0, AcqRel, Acquire);
-        }
+    /// A ticket for a tentative or yielding timer, which was `seen` without one. If it has one by now, or is decided, nothing happens.
+    pub(super) fn give_ticket(&self, seen: Word, ticket: u64) {
+        debug_assert!(seen.ticket().is_none() && ticket >> (u64::BITS - DEADLINE_SHIFT) == 0);
+        // AcqRel: who reads the ticket knows the line from which it was drawn, and what was in it then.
+        let _ = self.0.compare_exchange(seen.0, seen.0 | ticket << DEADLINE_SHIFT, AcqRel, Relaxed);
     }
 
-    /// yielding -> dead, by the author or by whoever helps: since the timer was linked, there was an older one of the key. The value is
+    /// tentative or yielding -> pending, by its author, who has seen no other timer that might be of the key. False if somebody has seen
+    /// him, and given him a ticket.
+    #[inline]
+    pub(super) fn publish_first(&self, state: State, repeats: bool, deadline: Deadline) -> bool {
+        let seen = Word(Word::tentative(repeats).0 & !STATE_MASK | state as u64);
+        self.publish(seen, deadline)
+    }
+
+    /// tentative or yielding -> pending, by the author or by whoever helps; every older timer of the key has ended. False if it was not
+    /// `seen` any more.
+    #[inline]
+    pub(super) fn publish(&self, seen: Word, deadline: Deadline) -> bool {
+        // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
+        // Acquire: observes a look of the worker that came before; see `look`. (If a helper was faster, its observation becomes ours, so that
+        // the author does not read the promise stale afterwards: by the `load` that tells him.)
+        let pending = seen.turned(State::Pending, deadline);
+        self.0.compare_exchange(seen.0, pending.0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// yielding -> dead, by the author or by whoever helps: since the timer was there, there was an older one of the key. The value is
     /// the author's.
     ///
     /// Who helps may have found something else, as the older one may have ended meanwhile: then it is `publish` against this, and either
     /// answer was true at one moment of the author's call.
-    pub(super) fn give_way(&self) {
-        // Relaxed: a value to be compared; whoever asks what came of it loads again.
-        let word = Word(self.0.load(Relaxed));
-        if word.state() == State::Yielding {
-            // Relaxed: nothing is told by it but that. What led to the older timer the author has acquired by the links, when he linked his
-            // own in front of it.
-            let dead = GAVE_WAY | KEY | State::Dead as u64;
-            let _ = self.0.compare_exchange(word.0, dead, Relaxed, Relaxed);
-        }
+    pub(super) fn give_way(&self, seen: Word) {
+        debug_assert!(seen.state() == State::Yielding);
+        // Relaxed: nothing is told by it but that.
+        let dead = GAVE_WAY | KEY | State::Dead as u64;
+        let _ = self.0.compare_exchange(seen.0, dead, Relaxed, Relaxed);
     }
 
     /// True if the timer is pending or firing: then what led to this call comes before its next callback, or that of a timer which
@@ -304,7 +318,7 @@ impl AtomicWord {
     /// - they first: it is found dead here and does not come back.
     /// - this call first: they find it pending, and end it as any other.
     pub(super) fn fired(&self, next: Option<Deadline>) -> Option<Deadline> {
-        // Acquire (in `load`), also on failure: who finds it ended takes the node out of the list, and so tells others that it has
+        // Acquire (in `load`), also on failure: who finds it ended takes the node out of its cell, and so tells others that it has
         // ended.
         let mut seen = self.load();
         while seen.state() == State::Firing {
@@ -406,8 +420,8 @@ mod tests {
 
     fn pending(tick: u64) -> AtomicWord {
         let word = AtomicWord::default();
-        word.allocate(Deadline::at(Tick(tick)), false);
-        word.publish();
+        word.allocate(false);
+        assert!(word.publish_first(State::Tentative, false, Deadline::at(Tick(tick))));
         word
     }
 
@@ -429,7 +443,7 @@ mod tests {
         let seen = word.load();
         assert_eq!(word.look(Tick(5)), Sight::Claimed(seen));
         let tentative = AtomicWord::default();
-        tentative.allocate(Deadline::at(Tick(1)), false);
+        tentative.allocate(false);
         assert_eq!(tentative.look(Tick(5)), Sight::Nothing);
     }
 
@@ -450,8 +464,8 @@ mod tests {
     #[test]
     fn a_timer_that_repeats_comes_back_unless_it_was_ended() {
         let word = AtomicWord::default();
-        word.allocate(Deadline::at(Tick(5)), true);
-        word.publish();
+        word.allocate(true);
+        assert!(word.publish_first(State::Tentative, true, Deadline::at(Tick(5))));
         let fire = |tick| assert!(matches!(word.look(Tick(tick)), Sight::Claimed(_)));
         fire(5);
         assert_eq!(word.look(Tick(9)), Sight::Nothing, "not twice");

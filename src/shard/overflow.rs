@@ -1,0 +1,120 @@
+//! Further lines, for what has no room in its own: a few timers that lie too close together, or many of one hash.
+//!
+//! A line that leads to others says how many timers those have. That is raised before a timer comes in there, and lowered after one has
+//! gone; so when nothing is left, the same exchange that says so takes the line out, and it is used again after the grace period.
+
+use super::Access;
+use super::line::{Line, More};
+use super::search::CELLS;
+use super::segments::Segments;
+use crate::sync::{AtomicU32, Ordering};
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::{Arc, Weak};
+
+pub(super) struct Overflow {
+    lines: Segments<Line>,
+    /// Lines handed out so far, and 0, which is none.
+    extent: AtomicU32,
+    /// The first of those that are not in use; each has the number of the next. (It needs no tag: see `ChainList` in `reuse.rs`.)
+    free: AtomicU32,
+}
+
+impl Overflow {
+    pub(super) fn new() -> Self {
+        Self { lines: Segments::new(), extent: AtomicU32::new(1), free: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, line: u32) -> &Line {
+        self.lines.at(line)
+    }
+
+    /// A line and those that it leads to. Where one leads is asked when the next is: its caller may freeze each before.
+    pub(super) fn chain<'a>(&'a self, first: &'a Line) -> impl Iterator<Item = &'a Line> {
+        let mut before: Option<&Line> = None;
+        std::iter::from_fn(move || {
+            let line = match before {
+                None => first,
+                Some(before) => self.at(before.last_pair().load().link().line()?),
+            };
+            before = Some(line);
+            before
+        })
+    }
+
+    /// Lines that nobody else knows of, with `cells` in them. None if there are so few left that those are kept for what is there already
+    /// (`keeps_some`), or if there are none.
+    pub(super) fn build(&self, cells: &[u32], keeps_some: bool, access: &Access) -> Option<More> {
+        // From the last line to the first, for each says where the next one is.
+        cells.chunks(CELLS as usize).rev().try_fold(More::NONE, |rest, cells| {
+            let number = self.take(keeps_some, access)?;
+            let line = self.lines.reserve(number);
+            line.reset();
+            let mut cells = cells.iter().copied();
+            let count = cells.len() + rest.count_at_least();
+            line.set_cells(&mut cells);
+            line.set_last(cells.next(), rest);
+            Some(More::new(number, count))
+        })
+    }
+
+    fn take(&self, keeps_some: bool, _pinned: &Access) -> Option<u32> {
+        // Acquire: what is in the first line.
+        let mut first = self.free.load(Acquire);
+        while first != 0 {
+            // Garbage if it is not the first any more; then the exchange fails.
+            let next = self.at(first).load_number();
+            match self.free.compare_exchange(first, next, AcqRel, Acquire) {
+                Ok(_) => return Some(first),
+                Err(found) => first = found,
+            }
+        }
+        let end = if keeps_some { More::LINES_MAX / 2 } else { More::LINES_MAX };
+        // Relaxed: a number; the line is published by who links it in.
+        self.extent.fetch_update(Relaxed, Relaxed, |line| (line < end).then_some(line + 1)).ok()
+    }
+
+    /// The line, and those that it leads to, are linked no more: they are used again when nobody can be looking at them.
+    pub(super) fn retire(self: &Arc<Self>, more: More, access: &Access) {
+        let mut more = more;
+        while let Some(number) = more.line() {
+            more = self.at(number).last_pair().load().link();
+            let overflow: Weak<Self> = Arc::downgrade(self);
+            access.guard.defer(move || {
+                if let Some(overflow) = overflow.upgrade() {
+                    overflow.give_back(number);
+                }
+            });
+        }
+    }
+
+    /// Lines that are linked, or wait for the end of their grace period. Only while nobody else is about.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "models have other ways to ask")]
+    pub(super) fn lines_in_use(&self) -> u32 {
+        let next = |&line: &u32| Some(self.at(line).load_number()).filter(|&line| line != 0);
+        let first = Some(self.free.load(Acquire)).filter(|&line| line != 0);
+        self.extent.load(Relaxed) - 1 - std::iter::successors(first, next).count() as u32
+    }
+
+    /// As if all were in use but those that are kept.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "models have other ways to ask")]
+    pub(super) fn use_up(&self) {
+        self.extent.store(More::LINES_MAX / 2, Relaxed);
+    }
+
+    fn give_back(&self, number: u32) {
+        let line = self.at(number);
+        // Relaxed, also on failure: an expectation.
+        let mut first = self.free.load(Relaxed);
+        loop {
+            line.store_number(first);
+            // Release: the number, and the last uses of the line.
+            match self.free.compare_exchange(first, number, Release, Relaxed) {
+                Ok(_) => return,
+                Err(found) => first = found,
+            }
+        }
+    }
+}
