@@ -3,9 +3,19 @@
 
 use crate::sync::size::PAIRS;
 
-const _: () = assert!(PAIRS <= 8, "`lanes` looks at no more");
 /// The cells that each line has.
 pub(super) const CELLS: u32 = 2 * PAIRS as u32 - 1;
+
+/// The bit above a cell, which belongs to none.
+const CARRY: u32 = 31;
+/// The bit of [`Places`] for the first pair's lower cell; the others follow, and 32 further on the upper ones.
+const FIRST: u32 = CARRY + 1 - PAIRS as u32;
+/// All cells: the last pair's upper one is none.
+const ALL: u64 = twice(u32::MAX << FIRST) ^ 1 << (CARRY + 32);
+
+const fn twice(cell: u32) -> u64 {
+    (cell as u64) << 32 | cell as u64
+}
 
 /// What a cell is to be like: as `cell` in the bits of `mask`, outside of which `cell` has none.
 #[derive(Clone, Copy, Debug)]
@@ -33,18 +43,23 @@ pub(super) struct Place {
 pub(super) struct Places(u64);
 
 impl Places {
-    /// The cells of these pairs that fit, but for the last pair's upper one, which is no cell. Bits 31 and 63 of a pair belong to none.
+    /// The cells of these pairs that fit. Two at a time: what differs, if anything does, carries into the bit above its cell.
     #[inline(always)]
-    pub(super) fn of(pairs: [u64; PAIRS], pattern: Pattern) -> Self {
-        debug_assert!(pattern.cell & !pattern.mask == 0 && pattern.mask >> 31 == 0);
-        Self(fitting::bits(pairs, pattern))
+    pub(super) fn of(pairs: [u64; PAIRS], Pattern { cell, mask }: Pattern) -> Self {
+        debug_assert!(cell & !mask == 0 && mask >> CARRY == 0);
+        let mut unlike = 0;
+        for pair in pairs {
+            let carries = ((pair ^ twice(cell)) & twice(mask)) + twice((1 << CARRY) - 1);
+            unlike = unlike >> 1 | carries & twice(1 << CARRY);
+        }
+        Self(!unlike & ALL)
     }
 
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Place> {
         let first = self.0.trailing_zeros();
         self.0 &= self.0.wrapping_sub(1);
-        (first < u64::BITS).then(|| fitting::place(first))
+        (first < u64::BITS).then(|| Place { pair: first % 32 - FIRST, shift: first & 32 })
     }
 
     /// True if there is one, and no other.
@@ -54,99 +69,26 @@ impl Places {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
-use halves as fitting;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use lanes as fitting;
-
-/// Four cells at a time: fewer instructions than `halves`. In time it gains as much as it loses: `cargo bench --bench peers -- --only
-/// rpc,heartbeat --n 10000 --callers 1`, five turns: `rpc` 152 ns to 147 with `halves`, `heartbeat` 71 to 69, in batches 52 to 55.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-mod lanes {
-    use super::{CELLS, PAIRS, Pattern, Place};
-    use std::arch::x86_64::{
-        _mm_and_si128, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_packs_epi16, _mm_packs_epi32, _mm_set_epi64x,
-        _mm_set1_epi32,
-    };
-
-    #[inline(always)]
-    pub(super) fn bits(pairs: [u64; PAIRS], Pattern { cell, mask }: Pattern) -> u64 {
-        let pair = |number: usize| pairs.get(number).copied().unwrap_or(0) as i64;
-        // SAFETY: the processor has SSE2, since all that is compiled here is compiled for such.
-        let fitting = unsafe {
-            let (cell, mask) = (_mm_set1_epi32(cell as i32), _mm_set1_epi32(mask as i32));
-            let two_pairs = |first| _mm_set_epi64x(pair(first + 1), pair(first));
-            let fits = |first| _mm_cmpeq_epi32(_mm_and_si128(two_pairs(first), mask), cell);
-            let (lower, upper) = (_mm_packs_epi32(fits(0), fits(2)), _mm_packs_epi32(fits(4), fits(6)));
-            _mm_movemask_epi8(_mm_packs_epi16(lower, upper))
-        };
-        fitting as u64 & ((1 << CELLS) - 1)
-    }
-
-    #[inline]
-    pub(super) fn place(bit: u32) -> Place {
-        Place { pair: bit / 2, shift: bit % 2 * 32 }
-    }
-}
-
-/// Two cells at a time: what differs, if anything does, carries into the bit above its cell.
-#[cfg(any(all(test, not(feature = "loom")), not(all(target_arch = "x86_64", target_feature = "sse2"))))]
-mod halves {
-    use super::{PAIRS, Pattern, Place};
-
-    const CARRY: u32 = 31;
-    /// The bit for the first pair's lower cell; the others follow, and 32 further on the upper ones.
-    const FIRST: u32 = CARRY + 1 - PAIRS as u32;
-    const ALL: u64 = both(u32::MAX << FIRST) ^ 1 << (CARRY + 32);
-
-    const fn both(cell: u32) -> u64 {
-        (cell as u64) << 32 | cell as u64
-    }
-
-    #[inline(always)]
-    pub(super) fn bits(pairs: [u64; PAIRS], Pattern { cell, mask }: Pattern) -> u64 {
-        let mut unlike = 0;
-        for pair in pairs {
-            let carries = ((pair ^ both(cell)) & both(mask)) + both((1 << CARRY) - 1);
-            unlike = unlike >> 1 | carries & both(1 << CARRY);
-        }
-        !unlike & ALL
-    }
-
-    #[inline]
-    pub(super) fn place(bit: u32) -> Place {
-        Place { pair: bit % 32 - FIRST, shift: bit & 32 }
-    }
-}
-
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
-    const SIDES: [u32; 2] = [0, 32];
-
-    fn places(bits: u64, place: fn(u32) -> Place) -> Vec<Place> {
-        let mut places: Vec<_> = (0..64).filter(|bit| bits >> bit & 1 == 1).map(place).collect();
-        places.sort_by_key(|place| (place.pair, place.shift));
-        places
-    }
-
     /// One cell after the other.
     fn expected(pairs: [u64; PAIRS], pattern: Pattern) -> Vec<Place> {
-        let all = (0..PAIRS as u32).flat_map(|pair| SIDES.map(|shift| Place { pair, shift }));
+        let all = (0..PAIRS as u32).flat_map(|pair| [0, 32].map(|shift| Place { pair, shift }));
         let cell = |place: &Place| (pairs[place.pair as usize] >> place.shift) as u32 & u32::MAX >> 1;
         all.take(CELLS as usize).filter(|place| pattern.fits(cell(place))).collect()
     }
 
     #[test]
-    fn every_way_finds_the_cells_that_fit_and_no_others() {
+    fn the_cells_that_fit_are_found_and_no_others() {
         let mut state = 1_u64;
         let mut random = || {
             // Knuth, "The Art of Computer Programming", vol. 2, 3.3.4, line 26; its upper bits.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             state >> 32
         };
-        let mut found = [0; 3];
+        let mut counts = [0; 3];
         for round in 0..if cfg!(miri) { 100 } else { 100_000 } {
             let mask = u32::MAX >> 1 & u32::MAX << [0, 4, 9, 24, 29][round % 5];
             let pattern = Pattern { cell: if round % 3 == 0 { 0 } else { random() as u32 & mask }, mask };
@@ -159,14 +101,13 @@ mod tests {
             };
             let pairs = std::array::from_fn(|_| half(1 << 31) | half(0) << 32);
             let expected = expected(pairs, pattern);
-            let mut all = Places::of(pairs, pattern);
-            assert_eq!(all.is_one(), expected.len() == 1);
-            let popped = std::iter::from_fn(|| all.pop());
-            assert_eq!(popped.count(), expected.len());
-            assert_eq!(places(halves::bits(pairs, pattern), halves::place), expected, "{pairs:x?} {pattern:x?}");
-            assert_eq!(places(fitting::bits(pairs, pattern), fitting::place), expected, "{pairs:x?} {pattern:x?}");
-            found[expected.len().min(2)] += 1;
+            let mut places = Places::of(pairs, pattern);
+            assert_eq!(places.is_one(), expected.len() == 1);
+            let mut found: Vec<_> = std::iter::from_fn(|| places.pop()).collect();
+            found.sort_by_key(|place| (place.pair, place.shift));
+            assert_eq!(found, expected, "{pairs:x?} {pattern:x?}");
+            counts[expected.len().min(2)] += 1;
         }
-        assert!(found.iter().all(|&rounds| rounds > 0), "{found:?}");
+        assert!(counts.iter().all(|&rounds| rounds > 0), "{counts:?}");
     }
 }
