@@ -227,8 +227,8 @@ fn a_node_is_handed_out_once() {
     let grow = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
     // Who comes second takes the hash that the first one wrote for the node that the chain goes on with.
-    TWO_FRESH.kills(grow, Change::Tear, "is not reserved");
-    TWO_TAKERS.kills(pop, Change::Tear, "is not reserved");
+    TWO_FRESH.kills(grow, Change::Tear, "index out of bounds");
+    TWO_TAKERS.kills(pop, Change::Tear, "index out of bounds");
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(crate) mod epoch {
 pub(crate) mod size {
     /// The first segment of a growing array holds `1 << FIRST_SEGMENT_BITS` items.
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
+    /// A segment is known by the leading bit of its indexes, so the first few are not in use; nor are the last, since no array is as long.
+    pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
     /// Nodes are retired and refilled in batches of this many at least.
     pub(crate) const BATCH: u32 = 64;
     /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four numbers and a pointer are

@@ -22,6 +22,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),
     ("src/shard/line.rs", include_str!("../../src/shard/line.rs")),
+    ("src/shard/lines.rs", include_str!("../../src/shard/lines.rs")),
     ("src/shard/overflow.rs", include_str!("../../src/shard/overflow.rs")),
     ("src/shard/mailbox.rs", include_str!("../../src/shard/mailbox.rs")),
     ("src/shard/mod.rs", include_str!("../../src/shard/mod.rs")),
@@ -35,6 +36,9 @@ const SOURCES: &[(&str, &str)] = &[
     ("src/shard/unindexed.rs", include_str!("../../src/shard/unindexed.rs")),
     ("src/shard/word.rs", include_str!("../../src/shard/word.rs")),
 ];
+
+/// Where an atomic operation was done, and which.
+type Places = BTreeSet<(Place, Operation)>;
 
 /// The lines where `snippet` stands, white space aside. It must stand in that file exactly once.
 pub(crate) fn place(file: &str, snippet: &str) -> Lines {
@@ -101,34 +105,30 @@ impl Model {
     pub(crate) fn reaches<O: Debug>(&self, expected: &[O]) {
         let mut outcomes = BTreeSet::new();
         let [mut visible, mut plain, mut stale] = [0; 3];
-        for loads in self.ways() {
-            let explored = self.explore(loads, None, false);
+        let explored = self.in_each_way(|loads| {
+            let explored = self.explore(loads, None);
             *match loads {
                 Loads::Visible => &mut visible,
                 Loads::Plain => &mut plain,
                 Loads::StaleAt(_) => &mut stale,
             } += explored.executions;
-            if let Err(failure) = explored.result {
-                panic!("{} with {loads:?} loads: {failure}", self.name);
-            }
             outcomes.extend(explored.outcomes);
-        }
+            explored.result.map_err(|failure| format!("with {loads:?} loads: {failure}"))?;
+            Ok(explored.places)
+        });
+        explored.unwrap_or_else(|failure| panic!("{} {failure}", self.name));
         println!("{}: {visible} + {plain} + {stale} executions, outcomes {outcomes:?}", self.name);
         let expected: BTreeSet<_> = expected.iter().map(|outcome| format!("{outcome:?}")).collect();
         assert_eq!(outcomes, expected, "{}: the outcomes reached are not those expected", self.name);
     }
 
-    /// Plain loads, visible loads, and for each place that loads, all the others visible.
-    fn ways(&self) -> Vec<Loads> {
-        if !self.stale_places {
-            return vec![Loads::Visible, Loads::Plain];
-        }
-        self.explore(Loads::Visible, None, true);
-        let loads = sync::recorded_places().into_iter().filter_map(|(place, operation)| match operation {
-            Operation::Load(_) => Some(Loads::StaleAt(place.into())),
-            _ => None,
-        });
-        [Loads::Visible, Loads::Plain].into_iter().chain(loads).collect()
+    /// Explores with visible loads, with plain loads, and for each place that loads, of those that the first way has reached: that one
+    /// plain, all the others visible. Until one way fails.
+    fn in_each_way(&self, mut explore: impl FnMut(Loads) -> Result<Places, String>) -> Result<(), String> {
+        let places = explore(Loads::Visible)?;
+        explore(Loads::Plain)?;
+        let loads = places.iter().filter(|(_, operation)| self.stale_places && matches!(operation, Operation::Load(_)));
+        loads.map(|(place, _)| Loads::StaleAt((*place).into())).try_for_each(|loads| explore(loads).map(drop))
     }
 
     /// With this fault in the shipped code the model fails, and for this reason.
@@ -144,22 +144,21 @@ impl Model {
 
     /// How the model fails with this fault in the shipped code, if it does.
     pub(crate) fn fails(&self, lines: Lines, change: Change) -> Option<String> {
-        let stale = std::iter::once(()).flat_map(|()| self.ways().into_iter().skip(2));
-        for loads in [Loads::Visible, Loads::Plain].into_iter().chain(stale) {
-            let explored = self.explore(loads, Some((lines, change)), false);
+        let explored = self.in_each_way(|loads| {
+            let explored = self.explore(loads, Some((lines, change)));
             assert!(explored.mutant_was_reached, "{}: {lines:?} is not on its way", self.name);
-            if let Err(failure) = explored.result {
+            explored.result.inspect_err(|failure| {
                 println!("{}: {change:?} killed with {loads:?} loads: {failure}", self.name);
-                return Some(failure);
-            }
-        }
-        None
+            })?;
+            Ok(explored.places)
+        });
+        explored.err()
     }
 
-    fn explore(&self, loads: Loads, mutant: Option<(Lines, Change)>, record: bool) -> Explored {
+    fn explore(&self, loads: Loads, mutant: Option<(Lines, Change)>) -> Explored {
         record_panics();
         let setting = Setting { loads, mutant, reclaim_early: self.reclaim_early };
-        sync::configure(setting, record);
+        sync::configure(setting);
         OUTCOMES.take();
         EXECUTIONS.set(0);
         QUIET.set(true);
@@ -198,6 +197,7 @@ impl Model {
             result,
             executions: EXECUTIONS.get(),
             outcomes: OUTCOMES.take(),
+            places: sync::recorded_places(),
             mutant_was_reached: sync::mutant_was_reached(),
         }
     }
@@ -207,6 +207,7 @@ struct Explored {
     result: Result<(), String>,
     executions: u64,
     outcomes: BTreeSet<String>,
+    places: Places,
     mutant_was_reached: bool,
 }
 
@@ -298,13 +299,14 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     let mut places = BTreeSet::new();
     let mut ways = Vec::new();
     for model in models {
-        for loads in model.ways() {
-            let explored = model.explore(loads, None, true);
-            explored.result.unwrap_or_else(|failure| panic!("{}: {failure}", model.name));
-            let reached: BTreeSet<_> = sync::recorded_places().into_iter().collect();
-            places.extend(reached.iter().copied());
-            ways.push((model, loads, reached, explored.executions));
-        }
+        let explored = model.in_each_way(|loads| {
+            let explored = model.explore(loads, None);
+            explored.result?;
+            places.extend(explored.places.iter().copied());
+            ways.push((model, loads, explored.places.clone(), explored.executions));
+            Ok(explored.places)
+        });
+        explored.unwrap_or_else(|failure| panic!("{}: {failure}", model.name));
     }
     // The cheapest first.
     ways.sort_by_key(|(_, _, _, executions)| *executions);
@@ -324,7 +326,7 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
             }
             let killer = ways.iter().filter(|(_, _, reached, _)| reached.contains(&(*place, *operation))).find_map(
                 |(model, loads, _, _)| {
-                    let explored = model.explore(*loads, Some((lines, change)), false);
+                    let explored = model.explore(*loads, Some((lines, change)));
                     let failure = explored.result.err().filter(|failure| !is_limit(failure))?;
                     Some(format!("{} ({failure})", model.name))
                 },

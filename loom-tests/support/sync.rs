@@ -9,6 +9,8 @@
 pub(crate) mod size {
     pub(crate) use crate::size::*;
 
+    /// Each is an atomic, of which loom keeps an account.
+    pub(crate) const SEGMENT_COUNT: usize = 6;
     /// Three cells to a line, and full with two of them.
     pub(crate) const PAIRS: usize = 2;
     pub(crate) const LINE_LOAD: u32 = 2;
@@ -20,7 +22,7 @@ pub(crate) mod size {
 pub(crate) use std::sync::atomic::Ordering;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::rc::Rc;
@@ -178,16 +180,15 @@ type Postponed = (Lines, loom::thread::ThreadId, Box<dyn FnOnce()>);
 thread_local! {
     static SETTING: Cell<Setting> = Cell::default();
     static IN_MODEL: Cell<bool> = const { Cell::new(false) };
-    static PLACES: RefCell<BTreeMap<(Place, Operation), u64>> = RefCell::default();
-    static RECORD: Cell<bool> = const { Cell::new(false) };
+    /// By the address of the place, which is quicker to compare.
+    static PLACES: RefCell<BTreeMap<(usize, Operation), Place>> = RefCell::default();
     static MUTANT_WAS_REACHED: Cell<bool> = const { Cell::new(false) };
     static POSTPONED: RefCell<Vec<Postponed>> = const { RefCell::new(Vec::new()) };
     static STALL: RefCell<Vec<Stall>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(crate) fn configure(setting: Setting, record: bool) {
+pub(crate) fn configure(setting: Setting) {
     SETTING.set(setting);
-    RECORD.set(record);
     MUTANT_WAS_REACHED.set(false);
     PLACES.take();
 }
@@ -215,8 +216,9 @@ pub(crate) fn mutant_was_reached() -> bool {
     MUTANT_WAS_REACHED.get()
 }
 
-pub(crate) fn recorded_places() -> Vec<(Place, Operation)> {
-    PLACES.with_borrow(|places| places.keys().copied().collect())
+/// Where an atomic operation was done since `configure`, and which.
+pub(crate) fn recorded_places() -> BTreeSet<(Place, Operation)> {
+    PLACES.with_borrow(|places| places.iter().map(|(&(_, operation), &place)| (place, operation)).collect())
 }
 
 /// A thread that stops before one of its operations, until the model lets it go on.
@@ -284,9 +286,9 @@ fn stop_if_stalled() {
 /// The fault at this place, if the setting has one here.
 fn change_at(location: &'static Location<'static>, operation: Operation) -> Option<Change> {
     stop_if_stalled();
-    if RECORD.get() {
-        PLACES.with_borrow_mut(|places| *places.entry((Place::of(location), operation)).or_default() += 1);
-    }
+    PLACES.with_borrow_mut(|places| {
+        places.entry((std::ptr::from_ref(location).addr(), operation)).or_insert_with(|| Place::of(location));
+    });
     let (place, change) = SETTING.get().mutant?;
     if location.line() < place.first_line || location.line() > place.last_line || !place.contains(&Place::of(location))
     {

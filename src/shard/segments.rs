@@ -7,6 +7,7 @@
 
 use super::hint::NODE_BITS;
 use crate::sync::size::FIRST_SEGMENT_BITS;
+pub(crate) use crate::sync::size::SEGMENT_COUNT;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory, prefetch};
 use std::ops::Range;
 use std::ptr;
@@ -20,9 +21,6 @@ pub(crate) unsafe trait Zeroed: Default {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroed for AtomicU64 {}
 
-/// A segment is known by the leading bit of its indexes, so the first few are not in use; nor are the last, since an index
-/// has [`NODE_BITS`] bits.
-pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
 /// Items that there is room for.
 pub(crate) const LEN_MAX: u32 = 1 << NODE_BITS;
 /// The first segment in use: that of all indexes with less than `FIRST_SEGMENT_BITS` bits, too.
@@ -226,7 +224,7 @@ impl<T: Zeroed> Drop for Segments<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
