@@ -2,11 +2,11 @@
 //!
 //! A call by key waits for one or two cache misses, one after the other, when there are millions of timers. A batch first
 //! asks for the lines of some dozens of keys, then for the nodes behind them if there are such, and only then does what the single calls
-//! do, in order: so most of those waits overlap.
+//! do, in order: so most of those waits overlap. A move or a cancel goes on from what was seen of its line then.
 
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};
-use crate::shard::Access;
+use crate::shard::{Access, Glimpse};
 use crate::thread;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -17,6 +17,9 @@ use std::time::Duration;
 const CHUNK: usize = 32;
 /// So many of them tell whether those timers are there already.
 const PROBED: usize = 8;
+
+/// At most `CHUNK` items of a batch.
+type Chunk<'s, K, V, T> = Vec<(Place<'s, K, V>, T)>;
 
 impl<K, V, S> Scheduler<K, V, S>
 where
@@ -58,7 +61,11 @@ where
             let due = self.clock().due_after(now, delay, place.shard.hand());
             self.start_at(place, key, value, due, self.repeats(), access).map(|(_, replaced)| replaced)
         };
-        self.side_by_side(timers, |(key, _, _)| key, start)
+        let start_all = |chunk: &mut Chunk<'_, K, V, _>, access: &mut Access, answers: &mut Vec<_>| {
+            prefetch_nodes(chunk, access);
+            answers.extend(chunk.drain(..).map(|(place, timer)| start(place, timer, access)));
+        };
+        self.by_chunks(timers, |(key, _, _)| key, start_all)
     }
 
     /// [`reschedule`](Self::reschedule) for many, with one reading of the clock; see
@@ -79,9 +86,9 @@ where
         Q: Hash + Eq + ?Sized + 'q,
     {
         let now = self.clock().now();
-        let shift = |place: Place<'_, K, V>, (key, delay), access: &mut Access| {
+        let shift = |place: Place<'_, K, V>, glimpse: Option<Glimpse<'_>>, (key, delay), access: &Access| {
             let due = self.clock().due_after(now, delay, place.shard.hand());
-            self.shift_at(place, key, due, access)
+            self.shift_at(place, glimpse, key, due, access)
         };
         self.side_by_side(moves, |&(key, _)| key, shift)
     }
@@ -102,16 +109,33 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'q,
     {
-        self.side_by_side(keys, |&key| key, |place, key, access| self.cancel_at(place, key, access))
+        let cancel = |place: Place<'_, K, V>, glimpse: Option<Glimpse<'_>>, key, access: &Access| {
+            self.cancel_at(place, glimpse, key, access)
+        };
+        self.side_by_side(keys, |&key| key, cancel)
     }
 
-    /// Runs `each` on all items in order, a chunk of them under one guard, with what they will touch on its way into the
-    /// cache.
+    /// Runs `each` on all items in order, with where their timers were seen, if they were.
     fn side_by_side<T, Q: Hash + ?Sized, R>(
         &self,
         items: impl IntoIterator<Item = T>,
         key: impl Fn(&T) -> &Q,
-        mut each: impl FnMut(Place<'_, K, V>, T, &mut Access) -> R,
+        mut each: impl FnMut(Place<'_, K, V>, Option<Glimpse<'_>>, T, &Access) -> R,
+    ) -> Vec<R> {
+        let run = |chunk: &mut Chunk<'_, K, V, T>, access: &mut Access, answers: &mut Vec<R>| {
+            let glimpses = glimpses(chunk, access);
+            let seen = chunk.drain(..).zip(glimpses);
+            answers.extend(seen.map(|((place, item), glimpse)| each(place, glimpse, item, access)));
+        };
+        self.by_chunks(items, key, run)
+    }
+
+    /// Runs `all` on all items in order, a chunk of them under one guard, with their lines on their way into the cache.
+    fn by_chunks<'s, T, Q: Hash + ?Sized, R>(
+        &'s self,
+        items: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> &Q,
+        mut all: impl FnMut(&mut Chunk<'s, K, V, T>, &mut Access, &mut Vec<R>),
     ) -> Vec<R> {
         let mut items = items.into_iter().fuse();
         let mut answers = Vec::with_capacity(items.size_hint().0);
@@ -126,22 +150,33 @@ where
                 return answers;
             }
             let mut access = Access::new(&ordinal);
-            prefetch_behind(&chunk, &access);
-            answers.extend(chunk.drain(..).map(|(place, item)| each(place, item, &mut access)));
+            all(&mut chunk, &mut access, &mut answers);
         }
     }
 }
 
+/// Where the timers of a chunk are, perhaps, and asks for their nodes.
+fn glimpses<'g, K, V, T>(chunk: &[(Place<'g, K, V>, T)], access: &'g Access) -> [Option<Glimpse<'g>>; CHUNK]
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let glimpse = |(place, _): &(Place<'g, K, V>, T)| place.shard.glimpse(place.spot, access);
+    std::array::from_fn(|at| chunk.get(at).and_then(glimpse))
+}
+
 /// Asks for the nodes of those timers that are there already. If none of the first few is, the others are not looked for, either: where all
 /// are new, that would be a tenth of the time.
-fn prefetch_behind<K, V, T>(chunk: &[(Place<'_, K, V>, T)], access: &Access)
+fn prefetch_nodes<K, V, T>(chunk: &[(Place<'_, K, V>, T)], access: &Access)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     let (first, others) = chunk.split_at(chunk.len().min(PROBED));
-    let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.prefetch_behind(place.spot, access);
-    if first.iter().filter(|item| is_there(item)).count() > 0 {
+    let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.glimpse(place.spot, access).is_some();
+    // Each is asked for, so no `any`.
+    let are_there = first.iter().fold(false, |before, item| is_there(item) | before);
+    if are_there {
         others.iter().for_each(|item| _ = is_there(item));
     }
 }

@@ -12,7 +12,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
 use crate::service::Core;
-use crate::shard::{Access, Due, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
+use crate::shard::{Access, Due, Glimpse, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
 use crate::thread;
 use crate::timer::{Home, Link, Timer};
 use std::borrow::Borrow;
@@ -320,7 +320,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Q: Hash + Eq + ?Sized,
     {
         let place = self.place(key);
-        self.cancel_at(place, key, &Access::new(&thread::ordinal()))
+        self.cancel_at(place, None, key, &Access::new(&thread::ordinal()))
     }
 
     /// True if a timer is pending under `key` at this moment.
@@ -548,17 +548,25 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     {
         let place = self.place(key);
         let due = due(self.clock(), place.shard);
-        self.shift_at(place, key, due, &Access::new(&thread::ordinal()))
+        self.shift_at(place, None, key, due, &Access::new(&thread::ordinal()))
     }
 
     /// Moves a timer whose place and new time are known.
-    pub(crate) fn shift_at<Q>(&self, place: Place<'_, K, V>, key: &Q, due: Due, access: &Access) -> bool
+    pub(crate) fn shift_at<'g, Q>(
+        &self,
+        place: Place<'g, K, V>,
+        glimpse: Option<Glimpse<'g>>,
+        key: &Q,
+        due: Due,
+        access: &'g Access,
+    ) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let core = &*self.0.core;
-        let moved = !core.is_closed() && place.shard.reschedule(place.spot, |other| other.borrow() == key, due, access);
+        let is_key = |other: &K| other.borrow() == key;
+        let moved = !core.is_closed() && place.shard.reschedule(place.spot, glimpse, is_key, due, access);
         if moved {
             core.counters.add(access.ordinal, Event::Rescheduled, 1);
         }
@@ -567,7 +575,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
 
     /// Ends a timer whose place is known.
     #[inline]
-    pub(crate) fn cancel_at<Q>(&self, place: Place<'_, K, V>, key: &Q, access: &Access) -> Option<V>
+    pub(crate) fn cancel_at<'g, Q>(
+        &self,
+        place: Place<'g, K, V>,
+        glimpse: Option<Glimpse<'g>>,
+        key: &Q,
+        access: &'g Access,
+    ) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -576,7 +590,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         if core.is_closed() {
             return None;
         }
-        let value = place.shard.cancel(place.spot, |other| other.borrow() == key, access)?;
+        let value = place.shard.cancel(place.spot, glimpse, |other| other.borrow() == key, access)?;
         core.count_end(access.ordinal, Event::Cancelled);
         Some(value)
     }

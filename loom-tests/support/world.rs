@@ -319,7 +319,7 @@ impl<K: Named> World<K> {
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        self.shard.cancel(spot, |k| k.name() == key, &access).map(|value| value.name)
+        self.shard.cancel(spot, None, |k| k.name() == key, &access).map(|value| value.name)
     }
 
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
@@ -329,7 +329,7 @@ impl<K: Named> World<K> {
     pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        self.shard.reschedule(spot, |k| k.name() == key, due(tick), &access)
+        self.shard.reschedule(spot, None, |k| k.name() == key, due(tick), &access)
     }
 
     pub(crate) fn reschedule_this(&self, thread: u32, timer: Identity, tick: u64) -> bool {

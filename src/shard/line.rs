@@ -16,6 +16,7 @@ use super::segments::Zeroed;
 use crate::sync::size::PAIRS;
 use crate::sync::{AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::ops::Range;
 
 /// The greatest hash that a node can have.
 pub(crate) const HASH_MAX: u32 = u32::MAX - 1;
@@ -55,6 +56,11 @@ impl Shape {
         self.bits + NODES_TO_LINE_BITS
     }
 
+    /// The numbers of all lines.
+    pub(super) fn lines(self) -> Range<u32> {
+        1 << self.bits..2 << self.bits
+    }
+
     /// True if a cell has room for the node's number.
     #[inline]
     pub(super) fn holds(self, node: u32) -> bool {
@@ -74,12 +80,6 @@ impl Shape {
         let mask = CELL_MASK as u32 & u32::MAX << self.node_bits();
         // The line's bits fall out at the top, and those that are not kept into the node's place.
         Pattern { cell: hash << self.bits >> (u32::BITS - CELL_BITS) & mask, mask }
-    }
-
-    #[inline]
-    pub(super) fn cell(self, hash: u32, node: u32) -> u32 {
-        debug_assert!(self.holds(node));
-        self.like(hash).cell | node
     }
 
     #[inline]
@@ -249,6 +249,12 @@ impl Meta {
     #[inline]
     pub(super) fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
+    }
+
+    /// Set, and not frozen.
+    #[inline]
+    pub(super) fn is_in_use(self) -> bool {
+        self.0 & (META_SET | FROZEN) == META_SET
     }
 
     /// Grows with each ticket.

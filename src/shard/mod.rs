@@ -21,6 +21,7 @@ mod fetch;
 mod hint;
 mod index;
 mod line;
+mod lines;
 mod mailbox;
 mod ordinal;
 mod overflow;
@@ -37,7 +38,7 @@ mod word;
 pub(crate) use alarm::Alarm;
 pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
-pub(crate) use index::Spot;
+pub(crate) use index::{Glimpse, Spot};
 pub(crate) use line::{HASH_MAX, NO_HASH};
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
@@ -178,10 +179,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         (hash != NO_HASH).then(|| self.spot(hash))
     }
 
-    /// Asks the processor for what comes behind that, which should be in the cache by now. False if there is nothing.
+    /// Where the timer of a key is, perhaps; asks the processor for what is there. What is at the spot should be in the cache by now.
     #[inline]
-    pub(crate) fn prefetch_behind(&self, spot: Spot, access: &Access) -> bool {
-        self.index.prefetch_behind(&self.slab, spot, access)
+    pub(crate) fn glimpse<'g>(&'g self, spot: Spot, access: &'g Access) -> Option<Glimpse<'g>> {
+        self.index.glimpse(&self.slab, spot, access)
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one.
@@ -255,7 +256,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Puts a new node into the index. True if others in its line look like it.
     #[inline(always)]
     fn insert(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
-        if self.index.fit(self.slab.most_indexed(), node.number) {
+        if self.index.lines.fit(self.slab.most_indexed(), node.number) {
             // The worker sees to it that the new lines are set; our own is the first.
             self.alarm.interrupt();
         }
@@ -271,8 +272,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
     /// there is none.
     #[inline]
-    pub(crate) fn reschedule(&self, spot: Spot, is_key: impl Fn(&K) -> bool, due: Due, access: &Access) -> bool {
-        while let Some(Found { node, word, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
+    pub(crate) fn reschedule<'g>(
+        &'g self,
+        spot: Spot,
+        mut glimpse: Option<Glimpse<'g>>,
+        is_key: impl Fn(&K) -> bool,
+        due: Due,
+        access: &'g Access,
+    ) -> bool {
+        while let Some(Found { node, word, .. }) = self.index.find_at(&self.slab, spot, glimpse.take(), &is_key, access)
+        {
             if self.move_to(node, word, due, access).is_ok() {
                 return true;
             }
@@ -303,8 +312,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
     /// value is in use.
     #[inline]
-    pub(crate) fn cancel(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<V> {
-        while let Some(Found { node, word, position }) = self.index.find(&self.slab, spot, &is_key, access) {
+    pub(crate) fn cancel<'g>(
+        &'g self,
+        spot: Spot,
+        mut glimpse: Option<Glimpse<'g>>,
+        is_key: impl Fn(&K) -> bool,
+        access: &'g Access,
+    ) -> Option<V> {
+        while let Some(Found { node, word, position }) =
+            self.index.find_at(&self.slab, spot, glimpse.take(), &is_key, access)
+        {
             prefetch(node.tail);
             if stop(node, word).is_ok() {
                 if word.is_pending() {
@@ -467,35 +484,35 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The number of the last line that the index should have, and 1.
     pub(crate) fn lines_wanted(&self) -> u32 {
-        self.index.lines_wanted(self.slab.most_indexed())
+        self.index.lines.wanted(self.slab.most_indexed())
     }
 
     /// True if callers lack lines already, when those before `next` are set.
     pub(crate) fn lacks_lines(&self, next: u32) -> bool {
-        self.index.lacks_lines(next)
+        self.index.lines.lacks(next)
     }
 
     /// Has the system put memory behind lines that `split_ahead` is going to set from `next` on; how far.
     pub(crate) fn populate_lines(&self, next: u32, access: &Access) -> u32 {
-        self.index.populate(next, self.slab.most_indexed(), access)
+        self.index.lines.populate(self.slab.most_indexed(), next, access)
     }
 
     /// Sets up to `limit` lines ahead of the callers, from `next` on; the first that is left.
     pub(crate) fn split_ahead(&self, next: u32, limit: u32, access: &Access) -> u32 {
-        self.index.split_ahead(&self.slab, next, limit, access)
+        self.index.lines.split_ahead(self.slab.most_indexed(), next, limit, access)
     }
 
     /// Lines of the index so far.
     #[allow(dead_code, reason = "asked by tests and models only")]
     pub(crate) fn line_count(&self) -> u32 {
-        self.index.line_count()
+        self.index.lines.count()
     }
 
     /// Arrays that the index has left behind are gone, and do not come back.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(crate) fn assert_array_alone(&self) {
-        self.index.assert_array_alone();
+        self.index.lines.assert_array_alone();
     }
 
     /// Nodes in use; what a thread keeps ready, or has not retired a batch of, counts as well.
