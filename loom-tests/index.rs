@@ -82,6 +82,23 @@ const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
 .preemptions(3)
 .plain_preemptions(2);
 
+/// The same in a batch, which has seen the timer in the old line, perhaps.
+const GROWTH_OR_REMOVE_AS_SEEN: Model = Model::new("growth_or_remove_as_seen", || {
+    let world = World::new();
+    world.given(3, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 7, 9, 7)
+    });
+    assert_eq!(world.cancel_as_seen(0, 3), Some(7), "nothing else ends it");
+    join(author);
+    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    outcome(growths(&world));
+    assert_eq!(world.seal(), [9]);
+    world.end();
+})
+.preemptions(2);
+
 /// A timer is replaced while its line is split.
 const GROWTH_OR_REPLACE: Model = Model::new("growth_or_replace", || {
     let world = World::new();
@@ -333,6 +350,7 @@ fn a_split_hides_nothing() {
 #[test]
 fn growth_disturbs_neither_removal_nor_insertion() {
     GROWTH_OR_REMOVE.reaches(&[0, 1]);
+    GROWTH_OR_REMOVE_AS_SEEN.reaches(&[0, 1]);
     GROWTH_OR_REPLACE.reaches(&[[8, 9], [9, 8]]);
     ONE_KEY_TWICE_WHILE_IT_GROWS.reaches(&["theirs first", "mine first"]);
     SPLIT_AHEAD_OR_CHANGED.reaches(&[(4, 4), (8, 4)]);
@@ -390,6 +408,7 @@ const MODELS: &[Model] = &[
     SPLIT_BY_TWO,
     GROWTH_OR_FIND,
     GROWTH_OR_REMOVE,
+    GROWTH_OR_REMOVE_AS_SEEN,
     GROWTH_OR_REPLACE,
     ONE_KEY_TWICE_WHILE_IT_GROWS,
     TOLD_OR_NOT,

@@ -124,13 +124,14 @@ where
     ) -> Vec<R> {
         let run = |chunk: &mut Chunk<'_, K, V, T>, access: &mut Access, answers: &mut Vec<R>| {
             let glimpses = glimpses(chunk, access);
-            let seen = chunk.drain(..).zip(glimpses);
-            answers.extend(seen.map(|((place, item), glimpse)| each(place, glimpse, item, access)));
+            let seen = chunk.drain(..).zip(&glimpses);
+            answers.extend(seen.map(|((place, item), &glimpse)| each(place, glimpse, item, access)));
         };
         self.by_chunks(items, key, run)
     }
 
-    /// Runs `all` on all items in order, a chunk of them under one guard, with their lines on their way into the cache.
+    /// Runs `all`, which empties the chunk, on all items in order, a chunk of them under one guard, with their lines on their way into the
+    /// cache.
     fn by_chunks<'s, T, Q: Hash + ?Sized, R>(
         &'s self,
         items: impl IntoIterator<Item = T>,
@@ -174,9 +175,8 @@ where
 {
     let (first, others) = chunk.split_at(chunk.len().min(PROBED));
     let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.glimpse(place.spot, access).is_some();
-    // Each is asked for, so no `any`.
-    let are_there = first.iter().fold(false, |before, item| is_there(item) | before);
-    if are_there {
+    // All are asked for: no `any`.
+    if first.iter().filter(|item| is_there(item)).count() > 0 {
         others.iter().for_each(|item| _ = is_there(item));
     }
 }

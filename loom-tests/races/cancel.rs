@@ -52,6 +52,30 @@ const CANCEL_TWICE: Model = Model::new("cancel_twice", || {
     world.end();
 });
 
+/// What a batch has seen of a timer is gone, and its node has another one, of the same hash.
+const CANCEL_AS_SEEN_OR_REUSE: Model = Model::new("cancel_as_seen_or_reuse", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let other = spawn({
+        let world = world.clone();
+        move || {
+            let cancelled = world.cancel(1, 1);
+            world.start(1, 11, 8, 6);
+            cancelled
+        }
+    });
+    let mine = world.cancel_as_seen(0, 1);
+    match (mine, join(other)) {
+        (Some(7), None) => outcome("mine"),
+        (None, Some(7)) => outcome("theirs"),
+        both => panic!("the value came out {both:?}"),
+    }
+    assert_eq!(world.seal(), [8]);
+    world.end();
+})
+.preemptions(2)
+.reclaims_early();
+
 /// The timer is just beginning: it is in the index before its hint is in the mailbox.
 const CANCEL_THE_FIRST_FILING: Model = Model::new("cancel_the_first_filing", || {
     let world = World::new();
@@ -86,6 +110,7 @@ fn a_cancelled_timer_never_fires_and_a_fired_one_is_not_cancelled() {
 #[test]
 fn two_cancels_share_one_value() {
     CANCEL_TWICE.reaches(&["by key", "by identity"]);
+    CANCEL_AS_SEEN_OR_REUSE.reaches(&["mine", "theirs"]);
 }
 
 #[test]
@@ -116,7 +141,7 @@ fn the_value_must_be_published_with_the_word() {
     CANCEL_THE_FIRST_FILING.kills(link, Change::DropRelease, "Causality violation");
 }
 
-const MODELS: &[Model] = &[CANCEL_OR_FIRE, CANCEL_TWICE, CANCEL_THE_FIRST_FILING];
+const MODELS: &[Model] = &[CANCEL_OR_FIRE, CANCEL_TWICE, CANCEL_AS_SEEN_OR_REUSE, CANCEL_THE_FIRST_FILING];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

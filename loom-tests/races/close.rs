@@ -55,6 +55,24 @@ const SEAL_OR_CANCEL: Model = Model::new("seal_or_cancel", || {
 })
 .preemptions(3);
 
+/// In a batch, which has seen the timer before its line was frozen, perhaps.
+const SEAL_OR_CANCEL_AS_SEEN: Model = Model::new("seal_or_cancel_as_seen", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let caller = spawn({
+        let world = world.clone();
+        move || world.cancel_as_seen(1, 1)
+    });
+    let closed = world.seal();
+    match (join(caller), closed.as_slice()) {
+        (Some(7), []) => outcome("cancelled"),
+        (None, [7]) => outcome("closed"),
+        both => panic!("the value came out {both:?}"),
+    }
+    world.end();
+})
+.preemptions(2);
+
 const SEAL_OR_MOVE: Model = Model::new("seal_or_move", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -151,6 +169,7 @@ fn a_schedule_is_closed_or_refused() {
 #[test]
 fn a_cancel_or_the_close_takes_the_value() {
     SEAL_OR_CANCEL.reaches(&[vec![], vec![7], vec![8], vec![8, 7]]);
+    SEAL_OR_CANCEL_AS_SEEN.reaches(&["cancelled", "closed"]);
 }
 
 #[test]
@@ -192,8 +211,16 @@ fn a_refused_author_must_come_to_know_it() {
     SEAL_OR_SCHEDULE.kills(freeze, Change::DropRelease, "exceeded maximum number of branches");
 }
 
-const MODELS: &[Model] =
-    &[SEAL_OR_SCHEDULE, SEAL_OR_REPLACE, SEAL_OR_CANCEL, SEAL_OR_MOVE, SEAL_OR_FIRE, SEAL_OR_TWO, SEAL_LAST_OF_THREE];
+const MODELS: &[Model] = &[
+    SEAL_OR_SCHEDULE,
+    SEAL_OR_REPLACE,
+    SEAL_OR_CANCEL,
+    SEAL_OR_CANCEL_AS_SEEN,
+    SEAL_OR_MOVE,
+    SEAL_OR_FIRE,
+    SEAL_OR_TWO,
+    SEAL_LAST_OF_THREE,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]

@@ -46,6 +46,24 @@ const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
     world.end();
 });
 
+/// What a batch has seen of the old timer leads to it, or nowhere.
+const REPLACE_OR_CANCEL_AS_SEEN: Model = Model::new("replace_or_cancel_as_seen", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 8, 9).expect("not sealed").1
+    });
+    let cancelled = world.cancel_as_seen(0, 1);
+    match (join(author), cancelled, world.seal().as_slice()) {
+        (Some(7), Some(8), []) => outcome("new one cancelled"),
+        (None, Some(7), [8]) => outcome("old one cancelled"),
+        other => panic!("replaced, cancelled, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2);
+
 /// By its identity the old timer is found ended only by one who sees what the author did before.
 const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen", || {
     let world = World::new();
@@ -108,7 +126,7 @@ const REPLACE_TWICE: Model = Model::new("replace_twice", || {
 })
 .preemptions(2);
 
-/// Another key of the same hash stands in front, so that the reader is under way when the new timer comes.
+/// Another key of the same hash stands between, so that the reader is under way when the new timer comes.
 const NEVER_ABSENT: Model = Model::new("never_absent", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -171,6 +189,7 @@ fn an_old_timer_is_replaced_or_fires_but_not_both() {
 #[test]
 fn a_cancel_takes_the_old_timer_or_the_new_one() {
     REPLACE_OR_CANCEL.reaches(&["new one cancelled", "old one cancelled"]);
+    REPLACE_OR_CANCEL_AS_SEEN.reaches(&["new one cancelled", "old one cancelled"]);
 }
 
 #[test]
@@ -227,6 +246,7 @@ const MODELS: &[Model] = &[
     REPLACED_BY_SOMEBODY_SEEN,
     REPLACE_OR_FIRE,
     REPLACE_OR_CANCEL,
+    REPLACE_OR_CANCEL_AS_SEEN,
     REPLACE_OR_MOVE,
     REPLACE_TWICE,
     NEVER_ABSENT,

@@ -9,7 +9,7 @@
 pub(crate) mod size {
     pub(crate) use crate::size::*;
 
-    /// Each is an atomic, of which loom keeps an account.
+    /// Each is an atomic, of which loom keeps an account. No model needs an index above 63; a fault that leads further is noticed.
     pub(crate) const SEGMENT_COUNT: usize = 6;
     /// Three cells to a line, and full with two of them.
     pub(crate) const PAIRS: usize = 2;

@@ -322,6 +322,14 @@ impl<K: Named> World<K> {
         self.shard.cancel(spot, None, |k| k.name() == key, &access).map(|value| value.name)
     }
 
+    /// As `cancel`, in a batch: goes on from what was seen of the key's line before.
+    pub(crate) fn cancel_as_seen(&self, thread: u32, key: u32) -> Option<u32> {
+        let (spot, ordinal) = (self.spot(key), ordinal(thread));
+        let access = Access::new(&ordinal);
+        let glimpse = self.shard.glimpse(spot, &access);
+        self.shard.cancel(spot, glimpse, |k| k.name() == key, &access).map(|value| value.name)
+    }
+
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
         self.shard.cancel_this(timer, &Access::new(&ordinal(thread))).map(|value| value.name)
     }

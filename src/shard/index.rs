@@ -60,8 +60,8 @@ pub(super) struct Found<'a, K, V> {
     pub(super) position: Position<'a>,
 }
 
-/// A cell that looks like a key's, and where it leads, as they were under the guard that its holder still has. So whoever goes on from
-/// there does what a look-up does that was interrupted between the cell and the node.
+/// A cell that looks like a key's, and where it leads, in this shard, as they were under the guard that its holder still has. So whoever
+/// goes on from there does what a look-up does that was interrupted between the cell and the node.
 #[derive(Clone, Copy)]
 pub(crate) struct Glimpse<'a> {
     position: Position<'a>,
@@ -105,25 +105,21 @@ impl Index {
         Spot { hash }
     }
 
-    /// The cell of the key, or of another one that looks like it, if there is one in its first line, and that is set; asks the processor
-    /// for its node. The line should be in the cache by now.
+    /// The cell of the key, or of another one that looks like it, if there is one; asks the processor for its node. The line should be in
+    /// the cache by now; if it is not set, there is none.
     #[inline]
-    pub(super) fn glimpse<'a, K, V>(&'a self, slab: &Slab<K, V>, spot: Spot, _pinned: &'a Access) -> Option<Glimpse<'a>>
+    pub(super) fn glimpse<'a, K, V>(&'a self, slab: &Slab<K, V>, spot: Spot, access: &'a Access) -> Option<Glimpse<'a>>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let home = self.lines.home_if_set(spot.hash)?;
-        let (mut places, _) = home.line.search(AtomicPair::load, home.like);
-        let (pair, side) = home.line.place(places.pop()?);
-        let seen = pair.load();
-        let node = home.node(seen.cell(side));
-        if node == 0 {
-            return None;
-        }
-        slab.prefetch(node);
-        slab.prefetch_tail(node);
-        Some(Glimpse { position: Position { pair, side, seen, is_counted: false }, node })
+        let home = self.lines.home_if_set(spot.hash, access)?;
+        let first =
+            self.each_like(home, AtomicPair::load, |position, node| ControlFlow::Break(Glimpse { position, node }));
+        let glimpse = first.break_value()?;
+        slab.prefetch(glimpse.node);
+        slab.prefetch_tail(glimpse.node);
+        Some(glimpse)
     }
 
     /// Calls `each` for each cell that looks like the key's.
@@ -195,7 +191,7 @@ impl Index {
         }
     }
 
-    /// As `find`, and looks there first.
+    /// As `find`, and looks at the glimpse first, which is of the same spot.
     #[inline]
     pub(super) fn find_at<'a, K, V>(
         &'a self,
@@ -379,7 +375,7 @@ impl Index {
             let soon = number + PREFETCH_AHEAD as u32 / 4;
             if shape.lines().contains(&soon) {
                 self.lines.prefetch_last(soon + PREFETCH_AHEAD as u32);
-                self.prefetch_nodes(slab, shape, soon);
+                self.prefetch_nodes(slab, shape, soon, access);
             }
             let line = self.lines.frozen(number, access);
             let nodes = || self.lines.overflow.chain(line).flat_map(Line::cells).map(|cell| shape.node(cell));
@@ -393,12 +389,12 @@ impl Index {
         }
     }
 
-    fn prefetch_nodes<K, V>(&self, slab: &Slab<K, V>, shape: Shape, number: u32)
+    fn prefetch_nodes<K, V>(&self, slab: &Slab<K, V>, shape: Shape, number: u32, access: &Access)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        for node in self.lines.cells(number).map(|cell| shape.node(cell)) {
+        for node in self.lines.cells(number, access).map(|cell| shape.node(cell)) {
             slab.prefetch(node);
             slab.prefetch_tail(node);
         }
@@ -457,6 +453,10 @@ mod tests {
     use super::super::ClaimedNode;
     use super::super::search::CELLS;
     use super::*;
+    use crate::sync::size::PAIRS;
+
+    /// In the first line, with a tag.
+    const SOME_HASH: u32 = 3 << 16;
 
     #[test]
     fn timers_are_found_before_and_after_their_lines_are_split() {
@@ -529,10 +529,11 @@ mod tests {
         let access = || Access::new(&ordinal);
         let due = Due { tick: Some(Tick(9)), now };
         let begin = |timers: &Timers, key, value| {
-            let started = timers.schedule(timers.spot(3), key, value, due, Repeats::Never, &mut access());
+            let started = timers.schedule(timers.spot(SOME_HASH), key, value, due, Repeats::Never, &mut access());
             assert!(started.is_ok());
         };
-        let cancel = |timers: &Timers, key: u32| timers.cancel(timers.spot(3), None, |&other| other == key, &access());
+        let cancel =
+            |timers: &Timers, key: u32| timers.cancel(timers.spot(SOME_HASH), None, |&other| other == key, &access());
         type Change<'a> = (&'a dyn Fn(&Timers), Option<u32>);
         let changes: [Change<'_>; 6] = [
             (&|_| {}, Some(70)),
@@ -544,7 +545,7 @@ mod tests {
                 &|timers| {
                     assert!(
                         timers.index.lines.fit(0, 16 * timers.line_count())
-                            && timers.holds(timers.spot(3), |_| true, &access())
+                            && timers.holds(timers.spot(SOME_HASH), |_| true, &access())
                     )
                 },
                 Some(70),
@@ -557,16 +558,20 @@ mod tests {
                 let timers = Timers::new(1, 64, now);
                 begin(&timers, 7, 70);
                 let access = access();
-                let glimpse = timers.glimpse(timers.spot(3), &access);
+                let glimpse = timers.glimpse(timers.spot(SOME_HASH), &access);
                 assert!(glimpse.is_some());
                 change(&timers);
                 let is_key = |&key: &u32| key == 7;
                 if moves {
-                    let moved = timers.reschedule(timers.spot(3), glimpse, is_key, due, &access);
+                    let moved = timers.reschedule(timers.spot(SOME_HASH), glimpse, is_key, due, &access);
                     assert_eq!(moved, left.is_some(), "change {number}");
                     assert_eq!(cancel(&timers, 7), left, "change {number}");
                 } else {
-                    assert_eq!(timers.cancel(timers.spot(3), glimpse, is_key, &access), left, "change {number}");
+                    assert_eq!(
+                        timers.cancel(timers.spot(SOME_HASH), glimpse, is_key, &access),
+                        left,
+                        "change {number}"
+                    );
                 }
                 _ = cancel(&timers, 8);
                 assert_eq!(linked(&timers), 0, "change {number}");
@@ -584,12 +589,36 @@ mod tests {
         let access = &mut Access::new(&ordinal);
         let due = Due { tick: Some(Tick(9)), now };
         for key in [8, 7] {
-            assert!(shard.schedule(shard.spot(3), key, 10 * key, due, Repeats::Never, access).is_ok());
+            assert!(shard.schedule(shard.spot(SOME_HASH), key, 10 * key, due, Repeats::Never, access).is_ok());
         }
-        let glimpse = shard.glimpse(shard.spot(3), access);
+        let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
         assert!(glimpse.is_some());
-        assert_eq!(shard.cancel(shard.spot(3), glimpse, |&key| key == 7, access), Some(70));
-        assert_eq!(shard.cancel(shard.spot(3), None, |&key| key == 8, access), Some(80));
+        assert_eq!(shard.cancel(shard.spot(SOME_HASH), glimpse, |&key| key == 7, access), Some(70));
+        assert_eq!(shard.cancel(shard.spot(SOME_HASH), None, |&key| key == 8, access), Some(80));
+    }
+
+    #[test]
+    fn a_glimpse_leads_to_its_timer_when_the_cell_beside_has_changed() {
+        use super::super::{Due, Repeats, Shard, Tick};
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        let due = Due { tick: Some(Tick(9)), now };
+        // The last one comes into the same pair as the first one.
+        let last = PAIRS as u32;
+        for key in 0..=last {
+            assert!(
+                shard.schedule(shard.spot(SOME_HASH + (key << 16)), key, 10 * key, due, Repeats::Never, access).is_ok()
+            );
+        }
+        let cancel =
+            |key, glimpse| shard.cancel(shard.spot(SOME_HASH + (key << 16)), glimpse, |&other| other == key, access);
+        let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
+        assert!(glimpse.is_some());
+        assert_eq!(cancel(last, None), Some(10 * last));
+        assert_eq!(cancel(0, glimpse), Some(0));
+        assert_eq!(linked(&shard), PAIRS - 1);
     }
 
     #[test]

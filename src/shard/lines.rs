@@ -9,7 +9,7 @@ use super::Access;
 use super::line::{AtomicPair, LINE_BITS_MAX, Line, Meta, More, Shape};
 use super::overflow::Overflow;
 use super::search::Pattern;
-use super::segments::Segments;
+use super::segments::{SEGMENT_COUNT, Segments};
 use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS, LINE_LOAD};
 use crate::sync::{AtomicU32, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -57,7 +57,7 @@ pub(super) struct Lines {
     /// Of the array in use; and whether it is sealed.
     bits: AtomicU32,
     /// By their bits: the lines of each array that are set.
-    set: [AtomicU32; LINE_BITS_MAX as usize + 1],
+    set: [AtomicU32; SEGMENT_COUNT],
 }
 
 impl Lines {
@@ -101,7 +101,7 @@ impl Lines {
 
     /// The line of a hash as it is, set or not, and what it says of itself. None if its array has gone just now.
     #[inline]
-    fn as_it_is(&self, hash: u32) -> Option<(Home<'_>, Meta)> {
+    fn as_it_is<'a>(&'a self, hash: u32, _pinned: &'a Access) -> Option<(Home<'a>, Meta)> {
         let shape = Shape::of(self.bits());
         let line = self.array.reserved(shape.line(hash))?;
         Some((Home { line, like: shape.like(hash) }, line.meta.load()))
@@ -109,8 +109,8 @@ impl Lines {
 
     /// As `home`, if that is to be had at once.
     #[inline]
-    pub(super) fn home_if_set(&self, hash: u32) -> Option<Home<'_>> {
-        let (home, meta) = self.as_it_is(hash)?;
+    pub(super) fn home_if_set<'a>(&'a self, hash: u32, access: &'a Access) -> Option<Home<'a>> {
+        let (home, meta) = self.as_it_is(hash, access)?;
         meta.is_in_use().then_some(home)
     }
 
@@ -119,7 +119,7 @@ impl Lines {
     pub(super) fn home<'a>(&'a self, hash: u32, access: &'a Access) -> (Home<'a>, Meta) {
         loop {
             // None: there are other bits by now, which `release` tells. So does `freeze`.
-            let Some((home, meta)) = self.as_it_is(hash) else { continue };
+            let Some((home, meta)) = self.as_it_is(hash, access) else { continue };
             if meta.is_in_use() {
                 return (home, meta);
             }
@@ -265,8 +265,8 @@ impl Lines {
         self.array.prefetch(number);
     }
 
-    /// What is in one of the last lines at this moment.
-    pub(super) fn cells(&self, number: u32) -> impl Iterator<Item = u32> {
+    /// What is in one of the last lines at this moment, but not in further ones.
+    pub(super) fn cells<'a>(&'a self, number: u32, _pinned: &'a Access) -> impl Iterator<Item = u32> + use<'a> {
         self.array.reserved(number).into_iter().flat_map(Line::cells)
     }
 
