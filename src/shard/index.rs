@@ -5,9 +5,10 @@
 //!
 //! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or tentative. At most
 //!   one node of a key is pending.
-//! - **Inserting** fails only when the shard is sealed, or no further line is left. A new node goes into any empty cell, tentative; then its author looks for others of its tag. Of two
-//!   who come at once, at least one sees the other. Who sees nobody publishes. Else `succession.rs` decides, by *tickets*, which are drawn
-//!   from the line: a ticket is younger than the nodes that were in the line when it was drawn.
+//! - **Inserting** fails only when the shard is sealed, or no further line is left. A new node goes into any empty cell, tentative; then
+//!   its author looks for others of its tag. Of two who come at once, at least one sees the other. Who sees nobody publishes. Else
+//!   `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes that were in the line when it
+//!   was drawn.
 //! - **Absent** is what was not found if no ticket was drawn meanwhile: a timer that takes the place of another one, in another cell, has
 //!   one before it ends that.
 //! - The thread whose exchange takes a node out of its cell, and no other, tells the node's word; or keeps it in mind if that was its task.
