@@ -64,40 +64,28 @@ const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
 .plain_preemptions(2);
 
 /// The line of a key is split while its timer is ended: it is not in the new one, or is taken out of that.
-const GROWTH_OR_REMOVE: Model = Model::new("growth_or_remove", || {
+const GROWTH_OR_REMOVE: Model =
+    Model::new("growth_or_remove", || growth_or_remove(World::cancel)).preemptions(3).plain_preemptions(2);
+
+/// The same in a batch, which has seen the timer in the old line, perhaps.
+const GROWTH_OR_REMOVE_AS_SEEN: Model =
+    Model::new("growth_or_remove_as_seen", || growth_or_remove(World::cancel_as_seen)).preemptions(2);
+
+fn growth_or_remove(cancel: fn(&World, u32, u32) -> Option<u32>) {
     let world = World::new();
     world.given(3, 7, 5);
     let author = spawn({
         let world = world.clone();
         move || world.start(1, 7, 9, 7)
     });
-    assert_eq!(world.cancel(0, 3), Some(7), "nothing else ends it");
+    assert_eq!(cancel(&world, 0, 3), Some(7), "nothing else ends it");
     join(author);
     assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
     // It grows for two timers at a time: not if the one that is there has left by then.
     outcome(growths(&world));
     assert_eq!(world.seal(), [9]);
     world.end();
-})
-.preemptions(3)
-.plain_preemptions(2);
-
-/// The same in a batch, which has seen the timer in the old line, perhaps.
-const GROWTH_OR_REMOVE_AS_SEEN: Model = Model::new("growth_or_remove_as_seen", || {
-    let world = World::new();
-    world.given(3, 7, 5);
-    let author = spawn({
-        let world = world.clone();
-        move || world.start(1, 7, 9, 7)
-    });
-    assert_eq!(world.cancel_as_seen(0, 3), Some(7), "nothing else ends it");
-    join(author);
-    assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
-    outcome(growths(&world));
-    assert_eq!(world.seal(), [9]);
-    world.end();
-})
-.preemptions(2);
+}
 
 /// A timer is replaced while its line is split.
 const GROWTH_OR_REPLACE: Model = Model::new("growth_or_replace", || {

@@ -1,0 +1,243 @@
+//! Timers that come and go in the lines of an index.
+
+use super::super::search::CELLS;
+use super::super::{ClaimedNode, Due, Fired, Hint, Look, Refused, Repeats, Shard, Tick};
+use super::*;
+use crate::sync::size::PAIRS;
+
+type Timers = Shard<u32, u32>;
+
+const NOW: Tick = Tick(1);
+const DUE: Due = Due { tick: Some(Tick(9)), now: NOW };
+
+fn timers() -> Timers {
+    Timers::new(1, 64, NOW)
+}
+
+/// In the first line, with a tag.
+const SOME_HASH: u32 = 3 << 16;
+
+#[test]
+fn timers_are_found_before_and_after_their_lines_are_split() {
+    // Many of one hash among them.
+    for spread in [u32::MAX / 500, 1, 0] {
+        let count = 500;
+        let shard = timers();
+        let ordinal = crate::thread::ordinal();
+        let spot = |key: u32| shard.spot(key * spread);
+        for key in 0..count {
+            let access = &mut Access::new(&ordinal);
+            assert!(shard.schedule(spot(key), key, key, DUE, Repeats::Never, access).is_ok());
+        }
+        let access = Access::new(&ordinal);
+        let is_there = |key| shard.holds(spot(key), |&other| other == key, &access);
+        assert!((0..count).all(is_there));
+        let next = (0..2 * count).fold(1, |next, _| shard.split_ahead(next, 7, &access));
+        assert!(next >= 2 << 6 && (0..count).all(is_there), "{next}");
+        for key in (0..count).rev() {
+            assert_eq!(shard.cancel(spot(key), None, |&other| other == key, &access), Some(key));
+            assert!(!is_there(key));
+        }
+        assert_eq!(linked(&shard), 0);
+    }
+}
+
+#[test]
+fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
+    let rounds = 4 * 64;
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = || Access::new(&ordinal);
+    let is_key = |&key: &u32| key == 7;
+    let mut firing = Vec::new();
+    for round in 0..rounds {
+        let due = Due { tick: Some(NOW), now: NOW };
+        let started = shard.schedule(shard.spot(3), 7, round, due, Repeats::IfWanted, &mut access());
+        let timer = started.expect("it is open").identity;
+        assert_eq!(linked(&shard), 1, "round {round}");
+        assert!(firing.iter().all(|(claim, _): &(ClaimedNode, u32)| claim.node() != timer.node), "it is in use");
+        let Look::Expired(claim) = shard.look(Hint::new(NOW, timer.node), NOW, &access()) else { panic!("it is due") };
+        firing.push(shard.take_value(claim));
+        match round % 3 {
+            0 => assert_eq!(shard.cancel(shard.spot(3), None, is_key, &access()), None),
+            1 => assert_eq!(shard.cancel_this(timer, &access()), None),
+            _ => continue,
+        }
+        assert_eq!(linked(&shard), 0, "round {round}");
+    }
+    for (claim, value) in firing {
+        let access = &access();
+        let Fired::Ended(claim, _) = shard.fired(claim, value, None, NOW, access) else { panic!("it was ended") };
+        shard.finish(claim, access);
+    }
+    assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
+}
+
+/// Between a glimpse and what is done with it.
+#[test]
+fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
+    let ordinal = crate::thread::ordinal();
+    let access = || Access::new(&ordinal);
+    let begin = |timers: &Timers, key, value| {
+        let started = timers.schedule(timers.spot(SOME_HASH), key, value, DUE, Repeats::Never, &mut access());
+        assert!(started.is_ok());
+    };
+    let cancel =
+        |timers: &Timers, key: u32| timers.cancel(timers.spot(SOME_HASH), None, |&other| other == key, &access());
+    type Change<'a> = (&'a dyn Fn(&Timers), Option<u32>);
+    let changes: [Change<'_>; 6] = [
+        (&|_| {}, Some(70)),
+        (&|timers| assert_eq!(cancel(timers, 7), Some(70)), None),
+        (&|timers| begin(timers, 7, 71), Some(71)),
+        (&|timers| assert_eq!((cancel(timers, 7), begin(timers, 7, 72)), (Some(70), ())), Some(72)),
+        // Its line is split.
+        (
+            &|timers| {
+                assert!(
+                    timers.index.lines.fit(0, 16 * timers.line_count())
+                        && timers.holds(timers.spot(SOME_HASH), |_| true, &access())
+                )
+            },
+            Some(70),
+        ),
+        // It was of another key.
+        (&|timers| assert_eq!((cancel(timers, 7), begin(timers, 8, 80)), (Some(70), ())), None),
+    ];
+    for (number, (change, left)) in changes.into_iter().enumerate() {
+        for moves in [false, true] {
+            let timers = timers();
+            begin(&timers, 7, 70);
+            let access = access();
+            let glimpse = timers.glimpse(timers.spot(SOME_HASH), &access);
+            assert!(glimpse.is_some());
+            change(&timers);
+            let is_key = |&key: &u32| key == 7;
+            if moves {
+                let moved = timers.reschedule(timers.spot(SOME_HASH), glimpse, is_key, DUE, &access);
+                assert_eq!(moved, left.is_some(), "change {number}");
+                assert_eq!(cancel(&timers, 7), left, "change {number}");
+            } else {
+                assert_eq!(timers.cancel(timers.spot(SOME_HASH), glimpse, is_key, &access), left, "change {number}");
+            }
+            _ = cancel(&timers, 8);
+            assert_eq!(linked(&timers), 0, "change {number}");
+        }
+    }
+}
+
+/// Another key looks the same, and is seen first.
+#[test]
+fn a_glimpse_of_another_key_does_not_mislead() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = &mut Access::new(&ordinal);
+    for key in [8, 7] {
+        assert!(shard.schedule(shard.spot(SOME_HASH), key, 10 * key, DUE, Repeats::Never, access).is_ok());
+    }
+    let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
+    assert!(glimpse.is_some());
+    assert_eq!(shard.cancel(shard.spot(SOME_HASH), glimpse, |&key| key == 7, access), Some(70));
+    assert_eq!(shard.cancel(shard.spot(SOME_HASH), None, |&key| key == 8, access), Some(80));
+}
+
+#[test]
+fn a_glimpse_leads_to_its_timer_when_the_cell_beside_has_changed() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = &mut Access::new(&ordinal);
+    // The last one comes into the same pair as the first one.
+    let last = PAIRS as u32;
+    for key in 0..=last {
+        assert!(
+            shard.schedule(shard.spot(SOME_HASH + (key << 16)), key, 10 * key, DUE, Repeats::Never, access).is_ok()
+        );
+    }
+    let cancel =
+        |key, glimpse| shard.cancel(shard.spot(SOME_HASH + (key << 16)), glimpse, |&other| other == key, access);
+    let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
+    assert!(glimpse.is_some());
+    assert_eq!(cancel(last, None), Some(10 * last));
+    assert_eq!(cancel(0, glimpse), Some(0));
+    assert_eq!(linked(&shard), PAIRS - 1);
+}
+
+#[test]
+fn a_timer_that_gives_way_leaves_nothing_behind() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    for round in 0..4 * 64 {
+        let access = &mut Access::new(&ordinal);
+        let given = shard.schedule_if_absent(shard.spot(3), 7, round, DUE, Repeats::Never, access).expect("it is open");
+        assert_eq!((given, linked(&shard)), ((round > 0).then_some(round), 1));
+    }
+    assert_eq!(shard.cancel(shard.spot(3), None, |&key| key == 7, &Access::new(&ordinal)), Some(0));
+    assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
+}
+
+/// What stands between growing and the end of the shard: the number of a new node needs more lines, and there will be none.
+#[test]
+fn a_shard_that_is_about_to_be_sealed_takes_no_node_that_it_has_no_room_for() {
+    let few = 16 * Lines::new().count();
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = &mut Access::new(&ordinal);
+    let due = Due { tick: None, now: NOW };
+    for key in 0..few {
+        assert!(shard.schedule_unindexed(key, key, due, Repeats::Never, access).is_ok());
+    }
+    shard.index.lines.seal();
+    let refused = shard.schedule(shard.spot(3), 7, 70, due, Repeats::Never, access);
+    assert!(matches!(refused, Err(Refused::Sealed(7, 70))));
+    assert_eq!(linked(&shard), 0);
+}
+
+/// As with nodes, the timer does not begin, and key and value come back.
+#[test]
+fn where_no_further_line_is_left_a_timer_is_refused() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = &mut Access::new(&ordinal);
+    let due = Due { tick: None, now: NOW };
+    let mut schedule = |key| shard.schedule(shard.spot(0), key, 10 * key, due, Repeats::Never, access);
+    shard.index.lines.overflow.use_up();
+    assert!((1..CELLS).all(|key| schedule(key).is_ok()));
+    // For a moment, both are there.
+    assert!(matches!(schedule(7), Ok(started) if started.replaced == Some(70)));
+    assert!(schedule(0).is_ok());
+    assert!(matches!(schedule(CELLS), Err(Refused::Exhausted(CELLS, value)) if value == 10 * CELLS));
+    assert_eq!(linked(&shard), CELLS as usize);
+}
+
+#[test]
+fn further_lines_are_used_again() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let due = Due { tick: None, now: NOW };
+    let spot = |key: u32| shard.spot(key << 24);
+    let lines = || shard.index.lines.overflow.lines_in_use();
+    let schedule = |key| {
+        let access = &mut Access::new(&ordinal);
+        assert!(shard.schedule(spot(key), key, key, due, Repeats::Never, access).is_ok());
+    };
+    // All in one line of the first array; then in several of a larger one.
+    let count = 6 * CELLS;
+    (0..count).for_each(|key| schedule(key % 8 + key / 8 * 256));
+    assert_eq!(lines(), 5);
+    let lines_before = shard.line_count();
+    shard.index.lines.fit(0, 16 * (16 * lines_before - 1));
+    assert_eq!(shard.line_count(), 16 * lines_before);
+    assert_eq!(shard.split_ahead(0, u32::MAX, &Access::new(&ordinal)), 2 * shard.line_count());
+    assert_eq!(linked(&shard), count as usize);
+    collect();
+    assert_eq!(lines(), 0, "those of the first array, of those between, and what they have been split into");
+}
+
+/// What is deferred comes to pass.
+fn collect() {
+    (0..512).for_each(|_| crossbeam_epoch::pin().flush());
+}
+
+/// Nodes that lines lead to.
+fn linked(shard: &Timers) -> usize {
+    shard.index.lines.cell_count()
+}
