@@ -81,6 +81,7 @@ fn growth_or_remove(cancel: fn(&World, u32, u32) -> Option<u32>) {
     assert_eq!(cancel(&world, 0, 3), Some(7), "nothing else ends it");
     join(author);
     assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
+    assert_eq!(world.shard.nodes_in_use(), 1, "its node is retired");
     // It grows for two timers at a time: not if the one that is there has left by then.
     outcome(growths(&world));
     assert_eq!(world.seal(), [9]);
