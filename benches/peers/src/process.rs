@@ -3,6 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+/// In the system's reports on threads.
+const SLEEPS: &str = "voluntary_ctxt_switches:";
+
 /// The time that all threads of this process have run.
 pub(crate) fn cpu() -> Duration {
     #[cfg(target_os = "linux")]
@@ -12,6 +15,22 @@ pub(crate) fn cpu() -> Duration {
     }
     #[cfg(not(target_os = "linux"))]
     Duration::ZERO
+}
+
+/// The time that this thread has run; if a virtual machine is told by its host when it is stopped, without that.
+pub(crate) fn thread_cpu() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(time).expect("not negative")
+    }
+    #[cfg(not(target_os = "linux"))]
+    Duration::ZERO
+}
+
+/// How often this thread has gone to sleep, so far; `None` where the system does not tell.
+pub(crate) fn thread_sleeps() -> Option<f64> {
+    field("/proc/thread-self/status", SLEEPS)
 }
 
 /// The memory that this process occupies.
@@ -24,7 +43,7 @@ pub(crate) fn sleeps() -> f64 {
     let own = std::process::id().to_string();
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return f64::NAN };
     let others = tasks.flatten().filter(|task| task.file_name().to_str() != Some(&own));
-    others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), "voluntary_ctxt_switches:")).sum()
+    others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), SLEEPS)).sum()
 }
 
 /// True while a thread whose name begins like this has something to do.

@@ -4,6 +4,11 @@ use crate::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How often it is noted how long the thread has run.
+const NOTED_EVERY: Duration = Duration::from_micros(100);
+/// Steps that take less are not worth a look at how long the thread has run.
+const SLOW: Duration = Duration::from_micros(200);
+
 /// Runs `work` on a thread that is pinned. (The one that calls is not: what it starts would be, too.)
 pub(super) fn on_core<R: Send>(core: usize, work: impl FnOnce() -> R + Send) -> R {
     let pinned = || {
@@ -13,18 +18,28 @@ pub(super) fn on_core<R: Send>(core: usize, work: impl FnOnce() -> R + Send) -> 
     thread::scope(|scope| scope.spawn(pinned).join().expect("it failed"))
 }
 
-/// Steps that follow one another, each timed.
+/// Steps of one thread that follow one another, each timed.
 pub(super) struct Steps {
     start: Instant,
     /// The end of the last one, and the beginning of the next: one reading of the clock for both.
     last: Instant,
     pub(super) worst: Duration,
+    /// The worst without what the thread waited for its core, which others had, or the host of a virtual machine. Up to `NOTED_EVERY` too
+    /// much.
+    pub(super) worst_own: Duration,
+    /// How long the thread had run at some moment before the step that is under way.
+    ran: Duration,
+    ran_at: Instant,
+    /// How often the thread had gone to sleep at the end of the last slow step.
+    sleeps: Option<f64>,
 }
 
 impl Steps {
     pub(super) fn begin() -> Self {
+        let sleeps = process::thread_sleeps();
+        let ran = process::thread_cpu();
         let start = Instant::now();
-        Self { start, last: start, worst: Duration::ZERO }
+        Self { start, last: start, worst: Duration::ZERO, worst_own: Duration::ZERO, ran, ran_at: start, sleeps }
     }
 
     /// Steps in which nothing is done but to read the clock.
@@ -38,11 +53,82 @@ impl Steps {
 
     pub(super) fn step(&mut self) {
         let now = Instant::now();
-        self.worst = self.worst.max(now - self.last);
+        let length = now - self.last;
+        self.worst = self.worst.max(length);
+        if length >= SLOW {
+            self.worst_own = self.worst_own.max(self.own(length));
+        } else {
+            self.worst_own = self.worst_own.max(length);
+        }
         self.last = now;
+        if now - self.ran_at >= NOTED_EVERY {
+            self.note();
+        }
+    }
+
+    /// How much of a step that has ended just now was its own: while it ran, or wanted to sleep.
+    fn own(&mut self, length: Duration) -> Duration {
+        let (ran, sleeps) = (process::thread_cpu() - self.ran, process::thread_sleeps());
+        let has_slept = sleeps.is_none() || sleeps != self.sleeps;
+        self.sleeps = sleeps;
+        if has_slept { length } else { length.min(ran) }
+    }
+
+    /// No part of a step.
+    fn note(&mut self) {
+        self.ran = process::thread_cpu();
+        self.ran_at = Instant::now();
+        self.last = self.ran_at;
     }
 
     pub(super) fn length(&self) -> Duration {
         self.last - self.start
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    const LONG: Duration = Duration::from_millis(20);
+
+    /// Keeps the processor until this thread has run for so long.
+    fn work(length: Duration) {
+        let end = process::thread_cpu() + length;
+        while process::thread_cpu() < end {}
+    }
+
+    #[test]
+    fn work_and_sleep_are_the_steps_own() {
+        for wait in [thread::sleep, work] {
+            let mut steps = Steps::begin();
+            wait(LONG);
+            steps.step();
+            assert!(steps.worst >= steps.worst_own && steps.worst_own >= LONG, "{:?}", steps.worst_own);
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_core_is_not() {
+        let is_over = &AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                process::pin(0);
+                while !is_over.load(Relaxed) {}
+            });
+            let steps = on_core(0, || {
+                let mut steps = Steps::begin();
+                while steps.worst < LONG {
+                    // The other one has its turn meanwhile.
+                    let end = Instant::now() + LONG;
+                    while Instant::now() < end {}
+                    steps.step();
+                }
+                steps
+            });
+            is_over.store(true, Relaxed);
+            assert!(steps.worst_own < steps.worst * 9 / 10, "{:?} of {:?}", steps.worst_own, steps.worst);
+        });
     }
 }
