@@ -6,26 +6,31 @@ use std::time::Duration;
 /// In the system's reports on threads.
 const SLEEPS: &str = "voluntary_ctxt_switches:";
 
-/// The time that all threads of this process have run.
-pub(crate) fn cpu() -> Duration {
-    #[cfg(target_os = "linux")]
-    {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        Duration::try_from(time).expect("not negative")
-    }
-    #[cfg(not(target_os = "linux"))]
-    Duration::ZERO
+/// Who runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Who {
+    /// All threads of this process.
+    Process,
+    /// If a virtual machine is told by its host when it is stopped, that does not count.
+    ThisThread,
 }
 
-/// The time that this thread has run; if a virtual machine is told by its host when it is stopped, without that.
-pub(crate) fn thread_cpu() -> Duration {
+/// The time that they have run.
+pub(crate) fn cpu(who: Who) -> Duration {
     #[cfg(target_os = "linux")]
     {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::try_from(time).expect("not negative")
+        use rustix::time::{ClockId, clock_gettime};
+        let clock = match who {
+            Who::Process => ClockId::ProcessCPUTime,
+            Who::ThisThread => ClockId::ThreadCPUTime,
+        };
+        Duration::try_from(clock_gettime(clock)).expect("not negative")
     }
     #[cfg(not(target_os = "linux"))]
-    Duration::ZERO
+    {
+        let _ = who;
+        Duration::ZERO
+    }
 }
 
 /// How often this thread has gone to sleep, so far; `None` where the system does not tell.

@@ -228,15 +228,12 @@ fn further_lines_are_used_again() {
     assert_eq!(shard.line_count(), 16 * lines_before);
     assert_eq!(shard.split_ahead(0, u32::MAX, &Access::new(&ordinal)), 2 * shard.line_count());
     assert_eq!(linked(&shard), count as usize);
-    collect_until(|| lines() == 0);
-    assert_eq!(lines(), 0, "those of the first array, of those between, and what they have been split into");
-}
-
-/// What is deferred comes to pass, as soon as no other test's thread is in a call: one may have been stopped there.
-fn collect_until(is_done: impl Fn() -> bool) {
-    let start = std::time::Instant::now();
-    while !is_done() && start.elapsed() < std::time::Duration::from_secs(60) {
-        (0..512).for_each(|_| crossbeam_epoch::pin().flush());
+    // Those of the first array, of those between, and what they have been split into: as soon as no other test's thread is in a call, where
+    // one may have been stopped.
+    let begin = std::time::Instant::now();
+    while lines() > 0 {
+        assert!(begin.elapsed().as_secs() < 60, "{} lines do not come back", lines());
+        crossbeam_epoch::pin().flush();
         std::thread::yield_now();
     }
 }

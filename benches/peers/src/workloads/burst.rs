@@ -48,11 +48,11 @@ fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration
         caller.schedule_all(batch.iter().map(timer), |_| {});
     }
     contender.settle();
-    let cpu = process::cpu();
+    let cpu = process::cpu(process::Who::Process);
     std::thread::sleep(first.checked_duration_since(Instant::now())? + SPREAD);
     witness.wait(PATIENCE);
     // Before the records are looked through, which is nobody's work but ours.
-    let cpu = process::cpu() - cpu;
+    let cpu = process::cpu(process::Who::Process) - cpu;
     Some((witness.verdict(deadline), cpu))
 }
 

@@ -136,7 +136,7 @@ impl<C: Contender> Stage<'_, C> {
         std::thread::scope(|scope| {
             let spawn = |(index, share)| scope.spawn(move || call(contender, index, barrier, || share, work));
             let threads: Vec<_> = shares.into_iter().enumerate().map(spawn).collect();
-            cpu = process::cpu();
+            cpu = process::cpu(process::Who::Process);
             barrier.wait();
             for thread in threads {
                 let (start, result) = thread.join().expect("a caller failed");
@@ -146,7 +146,7 @@ impl<C: Contender> Stage<'_, C> {
         });
         contender.settle();
         let wall = starts.iter().min().map_or(Duration::ZERO, Instant::elapsed);
-        let cpu = process::cpu() - cpu;
+        let cpu = process::cpu(process::Who::Process) - cpu;
         if self.job.wants(workload) {
             let each = |time: Duration| time.as_nanos() as f64 / operations as f64;
             self.report.add(workload, [each(wall), each(cpu)]);

@@ -25,9 +25,9 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
     std::thread::sleep(CALM);
     // To ask for the sleeps takes time itself: outside of what is measured.
     let sleeps = process::sleeps();
-    let cpu = process::cpu();
+    let cpu = process::cpu(process::Who::Process);
     std::thread::sleep(job.idle);
-    let cpu = process::cpu() - cpu;
+    let cpu = process::cpu(process::Who::Process) - cpu;
     let sleeps = process::sleeps() - sleeps;
     let each_second = |count: f64| count / job.idle.as_secs_f64();
     let mut report = Report::default();

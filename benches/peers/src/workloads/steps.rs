@@ -1,6 +1,6 @@
 //! The worst of many steps.
 
-use crate::process;
+use crate::process::{self, Who};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(super) struct Steps {
 impl Steps {
     pub(super) fn begin() -> Self {
         let sleeps = process::thread_sleeps();
-        let ran = process::thread_cpu();
+        let ran = process::cpu(Who::ThisThread);
         let start = Instant::now();
         Self { start, last: start, worst: Duration::ZERO, worst_own: Duration::ZERO, ran, ran_at: start, sleeps }
     }
@@ -55,11 +55,8 @@ impl Steps {
         let now = Instant::now();
         let length = now - self.last;
         self.worst = self.worst.max(length);
-        if length >= SLOW {
-            self.worst_own = self.worst_own.max(self.own(length));
-        } else {
-            self.worst_own = self.worst_own.max(length);
-        }
+        let own = if length >= SLOW { self.own(length) } else { length };
+        self.worst_own = self.worst_own.max(own);
         self.last = now;
         if now - self.ran_at >= NOTED_EVERY {
             self.note();
@@ -68,7 +65,7 @@ impl Steps {
 
     /// How much of a step that has ended just now was its own: while it ran, or wanted to sleep.
     fn own(&mut self, length: Duration) -> Duration {
-        let (ran, sleeps) = (process::thread_cpu() - self.ran, process::thread_sleeps());
+        let (ran, sleeps) = (process::cpu(Who::ThisThread) - self.ran, process::thread_sleeps());
         let has_slept = sleeps.is_none() || sleeps != self.sleeps;
         self.sleeps = sleeps;
         if has_slept { length } else { length.min(ran) }
@@ -76,7 +73,7 @@ impl Steps {
 
     /// No part of a step.
     fn note(&mut self) {
-        self.ran = process::thread_cpu();
+        self.ran = process::cpu(Who::ThisThread);
         self.ran_at = Instant::now();
         self.last = self.ran_at;
     }
@@ -95,8 +92,8 @@ mod tests {
 
     /// Keeps the processor until this thread has run for so long.
     fn work(length: Duration) {
-        let end = process::thread_cpu() + length;
-        while process::thread_cpu() < end {}
+        let end = process::cpu(Who::ThisThread) + length;
+        while process::cpu(Who::ThisThread) < end {}
     }
 
     #[test]
@@ -111,20 +108,22 @@ mod tests {
 
     #[test]
     fn waiting_for_a_core_is_not() {
-        let is_over = &AtomicBool::new(false);
+        let (has_come, is_over) = (&AtomicBool::new(false), &AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
                 process::pin(0);
+                has_come.store(true, Relaxed);
                 while !is_over.load(Relaxed) {}
             });
+            while !has_come.load(Relaxed) {
+                thread::yield_now();
+            }
             let steps = on_core(0, || {
                 let mut steps = Steps::begin();
-                while steps.worst < LONG {
-                    // The other one has its turn meanwhile.
-                    let end = Instant::now() + LONG;
-                    while Instant::now() < end {}
-                    steps.step();
-                }
+                // The other one has its turns meanwhile.
+                let end = Instant::now() + LONG;
+                while Instant::now() < end {}
+                steps.step();
                 steps
             });
             is_over.store(true, Relaxed);
