@@ -90,10 +90,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 
     #[inline]
     fn take(&self) -> Option<(usize, Claim)> {
-        // Whoever claimed what is due has just looked at it.
-        if self.is_due == IsDue::No
-            && let Some(ahead) = self.waiting.ahead(PREFETCH_AHEAD)
-        {
+        // Whoever claimed it has looked at it, perhaps just now: but as a rule on another core.
+        if let Some(ahead) = self.waiting.ahead(PREFETCH_AHEAD) {
             self.shard().prefetch_node(ahead.node());
         }
         let taken = self.waiting.take()?;
