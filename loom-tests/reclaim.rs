@@ -20,7 +20,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 4;
 }
 
-use support::{Change, Model, World, join, outcome, place, spawn};
+use support::{Change, Key, Model, Named, World, join, outcome, place, spawn};
 
 /// Two timers retired fill a batch; the next schedule uses their nodes again.
 fn recycle(world: &World, stripe: u32) -> u32 {
@@ -109,8 +109,13 @@ const TWO_FRESH: Model = Model::new("two_fresh", || {
 .without_stale_places();
 
 /// Two threads want a node at once: there is one used batch, and new ones.
-const TWO_TAKERS: Model = Model::new("two_takers", || {
-    let world = World::new();
+const TWO_TAKERS: Model = Model::new("two_takers", two_takers::<Key>).preemptions(2).reclaims_early();
+
+/// As `TWO_TAKERS`; the batch is in the list of one of them.
+const TWO_LOOKERS: Model = Model::new("two_lookers", two_takers::<u32>).preemptions(2).reclaims_early();
+
+fn two_takers<K: Named>() {
+    let world = World::<K>::with_keys();
     start_and_cancel(&world, &[1, 2]);
     let other = spawn({
         let world = world.clone();
@@ -122,8 +127,26 @@ const TWO_TAKERS: Model = Model::new("two_takers", || {
     outcome((mine <= 2, theirs <= 2));
     assert_eq!(left(&world), [3, 4]);
     world.end();
+}
+
+/// One thread gives a batch back, to its list; another, which has none in its own, may come upon it.
+const GIVE_OR_LOOK: Model = Model::new("give_or_look", || {
+    let world = World::<u32>::with_keys();
+    [1, 2].into_iter().for_each(|key| world.start(0, key, key, 9));
+    assert_eq!(world.cancel(0, 1), Some(1), "nothing else ends it");
+    let looker = spawn({
+        let world = world.clone();
+        move || take_node(&world, 1, 3)
+    });
+    assert_eq!(world.cancel(0, 2), Some(2), "nothing else ends it");
+    let mut nodes = vec![join(looker)];
+    outcome(nodes[0] <= 2);
+    nodes.extend((4..7).map(|key| take_node(&world, 1, key)));
+    nodes.sort();
+    assert_eq!(nodes, [1, 2, 3, 4], "a batch was lost, or handed out twice");
+    assert_eq!(left(&world), [3, 4, 5, 6]);
+    world.end();
 })
-.preemptions(2)
 .reclaims_early();
 
 /// One thread puts a batch to the clean ones, of which another takes one. None is lost.
@@ -148,15 +171,23 @@ const CLEAN_OR_TAKE: Model = Model::new("clean_or_take", || {
 .reclaims_early();
 
 /// Two threads each give a batch back. None is lost.
-const TWO_GIVERS: Model = Model::new("two_givers", || {
-    let world = World::new();
-    for (thread, key) in [(0, 1), (0, 2), (1, 3), (1, 4)] {
+const TWO_GIVERS: Model = Model::new("two_givers", || two_givers::<Key>(1)).reclaims_early();
+
+/// As `TWO_GIVERS`, to a list each; to which of them each batch goes, comes along with it.
+const GIVERS_TO_TWO_LISTS: Model = Model::new("givers_to_two_lists", || two_givers::<u32>(1)).reclaims_early();
+
+/// As `TWO_GIVERS`: two threads that share one list.
+const GIVERS_TO_ONE_LIST: Model = Model::new("givers_to_one_list", || two_givers::<u32>(2)).reclaims_early();
+
+fn two_givers<K: Named>(second: u32) {
+    let world = World::<K>::with_keys();
+    for (thread, key) in [(0, 1), (0, 2), (second, 3), (second, 4)] {
         world.start(thread, key, key, 9);
     }
-    assert_eq!((world.cancel(0, 1), world.cancel(1, 3)), (Some(1), Some(3)), "nothing else ends them");
+    assert_eq!((world.cancel(0, 1), world.cancel(second, 3)), (Some(1), Some(3)), "nothing else ends them");
     let other = spawn({
         let world = world.clone();
-        move || world.cancel(1, 4)
+        move || world.cancel(second, 4)
     });
     assert_eq!((world.cancel(0, 2), join(other)), (Some(2), Some(4)), "nothing else ends them");
     let mut nodes: Vec<u32> = (5..9).map(|key| take_node(&world, 0, key)).collect();
@@ -165,22 +196,21 @@ const TWO_GIVERS: Model = Model::new("two_givers", || {
     assert_eq!(nodes, [1, 2, 3, 4], "a batch was lost, or handed out twice");
     assert_eq!(left(&world), [5, 6, 7, 8]);
     world.end();
-})
-.reclaims_early();
+}
 
 /// Starts a timer whose value is named as its key; its node.
-fn take_node(world: &World, thread: u32, key: u32) -> u32 {
+fn take_node<K: Named>(world: &World<K>, thread: u32, key: u32) -> u32 {
     world.schedule(thread, key, key, 9).expect("not sealed").0.node
 }
 
 /// Timers of these keys come and go: their nodes are used ones.
-fn start_and_cancel(world: &World, keys: &[u32]) {
+fn start_and_cancel<K: Named>(world: &World<K>, keys: &[u32]) {
     keys.iter().for_each(|&key| world.start(0, key, key, 9));
     keys.iter().for_each(|&key| assert_eq!(world.cancel(0, key), Some(key), "nothing else ends it"));
 }
 
 /// What was pending to the end.
-fn left(world: &World) -> Vec<u32> {
+fn left<K: Named>(world: &World<K>) -> Vec<u32> {
     let mut values = world.seal();
     values.sort();
     values
@@ -226,19 +256,28 @@ fn a_node_is_handed_out_once() {
     TWO_TAKERS.reaches(&[(true, false), (false, true)]);
     let grow = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
+    TWO_LOOKERS.reaches(&[(true, false), (false, true)]);
     // Who comes second takes the hash that the first one wrote for the node that the chain goes on with.
     TWO_FRESH.kills(grow, Change::Tear, "index out of bounds");
     TWO_TAKERS.kills(pop, Change::Tear, "index out of bounds");
+    TWO_LOOKERS.kills(pop, Change::Tear, "index out of bounds");
 }
 
 #[test]
 fn no_node_is_lost_on_its_way_back() {
     CLEAN_OR_TAKE.reaches(&[4, 6]);
     TWO_GIVERS.reaches(&[2, 4]);
+    GIVERS_TO_TWO_LISTS.reaches(&[2]);
+    GIVERS_TO_ONE_LIST.reaches(&[2, 4]);
+    GIVE_OR_LOOK.reaches(&[false, true]);
     let push = place("reuse.rs", "list.0.compare_exchange(first, nodes[0]");
     let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
     let peek = place("reuse.rs", "let mut first = list.0.load(Acquire);");
     TWO_GIVERS.kills(push, Change::Tear, "a batch was lost");
+    GIVERS_TO_ONE_LIST.kills(push, Change::Tear, "a batch was lost");
+    // Where a chain's first nodes lead is not published.
+    GIVE_OR_LOOK.kills(push, Change::DropRelease, "index out of bounds");
+    GIVE_OR_LOOK.kills(peek, Change::DropAcquire, "index out of bounds");
     CLEAN_OR_TAKE.kills(push, Change::DropRelease, "Concurrent write accesses");
     CLEAN_OR_TAKE.kills(pop, Change::RelaxFailure, "Concurrent write accesses");
     CLEAN_OR_TAKE.kills(peek, Change::DropAcquire, "Concurrent write accesses");
@@ -254,9 +293,13 @@ const MODELS: &[Model] = &[
     STALE_CANCEL_OR_REUSE,
     STALE_MOVE_OR_REUSE,
     TWO_TAKERS,
+    TWO_LOOKERS,
+    GIVE_OR_LOOK,
     TWO_FRESH,
     CLEAN_OR_TAKE,
     TWO_GIVERS,
+    GIVERS_TO_TWO_LISTS,
+    GIVERS_TO_ONE_LIST,
     FIRE_OR_REUSE,
 ];
 

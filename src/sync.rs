@@ -45,6 +45,8 @@ pub(crate) mod size {
     /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four numbers and a pointer are
     /// what crossbeam-epoch defers without an allocation.)
     pub(crate) const STRANDS: usize = 4;
+    /// Lists in which nodes ripen, each for the threads whose ordinals choose it; as many as the bits name that a node's number leaves.
+    pub(crate) const RIPE_LISTS: usize = 16;
     /// So many batches may wait for their grace period, besides as many nodes as are in use, before a caller steps aside for that.
     pub(crate) const WAITING_BATCHES: u64 = 16;
     /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.

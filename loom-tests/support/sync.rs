@@ -16,6 +16,8 @@ pub(crate) mod size {
     pub(crate) const LINE_LOAD: u32 = 2;
     /// Callers grow the index as soon as it is full.
     pub(crate) const CROWDED: u32 = 1;
+    /// A thread's own, and another.
+    pub(crate) const RIPE_LISTS: usize = 2;
     /// They step aside as soon as there is any use in that.
     pub(crate) const WAITING_BATCHES: u64 = 0;
 }

@@ -9,15 +9,19 @@
 //! and only there, what a chain's first nodes have set `aside` leads from chain to chain (Treiber,
 //! "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end without an atomic
 //! operation on a list, and one closure is deferred per batch, not per node.
+//!
+//! What a thread has retired ripens in a list that few threads share, if any, and each looks into its own first. So nodes mostly stay where
+//! they are in a core's cache, and so do their neighbours in a line of memory.
 
 use super::Access;
 use super::chain::Chain;
+use super::hint::NODE_BITS;
 use super::line::NO_HASH;
 use super::ordinal::Ordinal;
 use super::segments::{Segments, Zeroed};
 use super::slab::{Node, Slab};
 use crate::sync::epoch::step_aside;
-use crate::sync::size::{BATCH, STRANDS, WAITING_BATCHES};
+use crate::sync::size::{BATCH, RIPE_LISTS, STRANDS, WAITING_BATCHES};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
@@ -33,11 +37,33 @@ pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
 }
 
 /// What is deferred with a batch: see `STRANDS`.
-type Deferred<K, V> = ([u32; STRANDS], Weak<Slab<K, V>>);
+type Deferred<K, V> = (Parcel, Weak<Slab<K, V>>);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     size_of::<Deferred<(), ()>>() <= 3 * size_of::<usize>() && align_of::<Deferred<(), ()>>() == align_of::<usize>()
 );
+
+/// A batch on its way through the epoch: the first nodes of its chain; and in the bits that the first one's number leaves, the list
+/// that it goes to.
+struct Parcel([u32; STRANDS]);
+
+const _: () = assert!(RIPE_LISTS <= 1 << (u32::BITS - NODE_BITS) && RIPE_LISTS.is_power_of_two());
+
+impl Parcel {
+    fn new(chain: Chain, list: usize) -> Self {
+        let mut nodes = chain.nodes();
+        debug_assert!(nodes[0] >> NODE_BITS == 0);
+        nodes[0] |= (list as u32) << NODE_BITS;
+        Self(nodes)
+    }
+
+    fn open(self) -> (Chain, usize) {
+        let Self(mut nodes) = self;
+        let list = nodes[0] >> NODE_BITS;
+        nodes[0] ^= list << NODE_BITS;
+        (Chain::of(nodes), list as usize)
+    }
+}
 
 /// How often a caller steps aside for nodes to come back, before it takes new ones.
 const STEPS_ASIDE: usize = 4;
@@ -47,7 +73,7 @@ const STALE_SLACK: u64 = 1024;
 
 /// A list of chains: the first one's first node, 0 = empty.
 ///
-/// It needs no tag against ABA: the first node of a chain that is taken out is used next, or goes to the other list; it
+/// It needs no tag against ABA: the first node of a chain that is taken out is used next, or goes from a ripe list to the clean one; it
 /// comes back to this one as the first of a chain after a grace period only, that is, not as long as a thread that still
 /// takes it for the first is pinned. So whoever takes a chain out is pinned.
 #[derive(Debug, Default)]
@@ -92,7 +118,8 @@ struct Census {
 pub(super) struct Reuse {
     batch: u32,
     locals: Segments<Local>,
-    ripe: CachePadded<ChainList>,
+    /// By the ordinal of whoever has retired them; see [`Slab::ripe`].
+    ripe: [CachePadded<ChainList>; RIPE_LISTS],
     clean: CachePadded<ChainList>,
     census: CachePadded<Census>,
     /// By the census, the most nodes that the index led to at a time. On a line of its own: each timer that begins reads it.
@@ -105,7 +132,7 @@ impl Reuse {
         Self {
             batch,
             locals: Segments::new(),
-            ripe: CachePadded::default(),
+            ripe: std::array::from_fn(|_| CachePadded::default()),
             clean: CachePadded::default(),
             census: CachePadded::default(),
             most_indexed: CachePadded::default(),
@@ -313,10 +340,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             self.reuse.census.in_use.fetch_sub(u64::from(self.reuse.batch), Relaxed);
             // Weak: until somebody collects, which may be long after the scheduler has gone, the batch must not keep all memory.
             // As numbers: see `STRANDS`.
-            let (nodes, slab): Deferred<K, V> = (chain.nodes(), Arc::downgrade(self));
+            let list = access.ordinal.stripe(self.ripe().len());
+            let (parcel, slab): Deferred<K, V> = (Parcel::new(chain, list), Arc::downgrade(self));
             access.guard.defer(move || {
                 if let Some(slab) = slab.upgrade() {
-                    slab.push_batch(&slab.reuse.ripe, Chain::of(nodes));
+                    let (chain, list) = parcel.open();
+                    slab.push_batch(&slab.ripe()[list], chain);
                 }
             });
             // Else the batch waits in this thread's bag, where nobody else can collect it.
@@ -362,6 +391,19 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         None
     }
 
+    /// The lists in which retired nodes ripen. Where keys are to be dropped it is one: whoever ends a timer looks for such keys, and would
+    /// have to look through all.
+    fn ripe(&self) -> &[CachePadded<ChainList>] {
+        &self.reuse.ripe[..if std::mem::needs_drop::<K>() { 1 } else { RIPE_LISTS }]
+    }
+
+    /// A ripe batch: of the calling thread's list, if there is one, or of another. Not one look at all of them: what ripens meanwhile where
+    /// this has looked is for the next.
+    fn pop_ripe(&self, access: &Access) -> Option<Chain> {
+        let (before, from) = self.ripe().split_at(access.ordinal.stripe(self.ripe().len()));
+        from.iter().chain(before).find_map(|list| self.pop_batch(list, access))
+    }
+
     /// The chain of the batch that begins with these two nodes and is ours.
     fn gather(&self, first: u32, second: u32) -> Chain {
         let mut nodes: [u32; STRANDS] = std::array::from_fn(|place| [first, second].get(place).copied().unwrap_or(0));
@@ -380,12 +422,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// further destructors, each would stand on top of the one before, as deep as there are batches.
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
         if !std::mem::needs_drop::<K>() {
-            return self.pop_batch(&self.reuse.ripe, access);
+            return self.pop_ripe(access);
         }
         if self.with_own(access.ordinal, |own| std::mem::replace(&mut own.drops_keys, true)) {
             return None;
         }
-        let chain = self.pop_batch(&self.reuse.ripe, access);
+        let chain = self.pop_ripe(access);
         chain.into_iter().for_each(|chain| self.drop_keys(chain));
         self.with_own(access.ordinal, |own| own.drops_keys = false);
         chain

@@ -59,7 +59,7 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     let begin = std::time::Instant::now();
     while with_access(|slab, access| {
         access.guard.flush();
-        slab.reuse.ripe.0.load(Relaxed) == 0
+        slab.ripe()[0].0.load(Relaxed) == 0
     }) {
         assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
         std::thread::yield_now();
@@ -72,6 +72,52 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     started.sort_unstable();
     assert_eq!(started, [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(with_access(|slab, _| slab.reuse.census.in_use.load(Relaxed)), 8);
+}
+
+/// What one thread has retired does not go to another, unless that has no other.
+#[test]
+fn a_thread_gets_its_own_nodes_back_before_it_takes_others() {
+    const BATCH: u32 = 4;
+    let slab = Arc::new(Slab::<u64, ()>::new(BATCH));
+    // SAFETY: nobody else has the slab, which is what knows threads by their ordinals here.
+    let ordinals = [3, 5].map(|number| unsafe { Ordinal::assume(number) });
+    let [first, second] = &ordinals;
+    let start = |ordinal| {
+        let node = slab.allocate(0, 0, (), Deadline::NEVER, Repeats::Never, &mut Access::new(ordinal));
+        node.unwrap_or_else(|_| panic!("there are nodes")).number
+    };
+    let start_all = |ordinal| {
+        let mut nodes: Vec<_> = (0..BATCH).map(|_| start(ordinal)).collect();
+        nodes.sort_unstable();
+        nodes
+    };
+    let retire_all = |ordinal, nodes: Vec<u32>| {
+        let access = Access::new(ordinal);
+        for node in nodes {
+            let word = &slab.head(node).word;
+            assert!(word.publish_first(super::super::word::State::Tentative, false, Deadline::NEVER));
+            assert!(word.kill(word.load(), super::super::word::End::Done).is_ok() && word.unlink());
+            slab.retire(slab.node(node), &access);
+        }
+    };
+    let nodes = ordinals.each_ref().map(start_all);
+    assert_eq!(nodes, [[1, 2, 3, 4], [5, 6, 7, 8]]);
+    ordinals.iter().zip(&nodes).for_each(|(ordinal, nodes)| retire_all(ordinal, nodes.clone()));
+    let wait_for = |ordinal: &Ordinal| {
+        let begin = std::time::Instant::now();
+        while slab.ripe()[ordinal.stripe(RIPE_LISTS)].0.load(Relaxed) == 0 {
+            assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
+            Access::new(ordinal).guard.flush();
+            std::thread::yield_now();
+        }
+    };
+    ordinals.iter().for_each(wait_for);
+    assert_eq!(start_all(first), nodes[0]);
+    assert_eq!(start_all(first), nodes[1], "of another, before there are new ones");
+    retire_all(first, nodes[0].clone());
+    wait_for(first);
+    assert_eq!(start_all(second), nodes[0], "of another that comes before it");
+    assert_eq!(start_all(second), [9, 10, 11, 12]);
 }
 
 /// A key whose destructor ends another timer, and so might drop the next batch of keys, with further destructors.
