@@ -2,6 +2,7 @@
 
 use super::super::period::Repeats;
 use super::super::tick::Deadline;
+use super::super::word::{End, State};
 use super::*;
 #[cfg(not(miri))]
 use std::time::{Duration, Instant};
@@ -16,7 +17,6 @@ fn more_shards_or_a_destructor_make_smaller_batches() {
 /// The destructor of a key starts a timer, which takes a batch, while another batch is on its way to the same thread.
 #[test]
 fn no_batch_is_lost_when_a_destructor_takes_another() {
-    use super::super::word::End;
     use std::cell::RefCell;
 
     struct Key {
@@ -49,11 +49,7 @@ fn no_batch_is_lost_when_a_destructor_takes_another() {
     for starts_another in [true, false, false, false] {
         let node = start(starts_another);
         with_access(|slab, access| {
-            let node = slab.node(node);
-            let word = &node.head.word;
-            assert!(word.publish_first(super::super::word::State::Tentative, false, Deadline::NEVER));
-            assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
-            slab.retire(node, access);
+            end(slab, slab.node(node), access);
         });
     }
     let begin = std::time::Instant::now();
@@ -93,12 +89,7 @@ fn a_thread_gets_its_own_nodes_back_before_it_takes_others() {
     };
     let retire_all = |ordinal, nodes: Vec<u32>| {
         let access = Access::new(ordinal);
-        for node in nodes {
-            let word = &slab.head(node).word;
-            assert!(word.publish_first(super::super::word::State::Tentative, false, Deadline::NEVER));
-            assert!(word.kill(word.load(), super::super::word::End::Done).is_ok() && word.unlink());
-            slab.retire(slab.node(node), &access);
-        }
+        nodes.into_iter().for_each(|node| end(&slab, slab.node(node), &access));
     };
     let nodes = ordinals.each_ref().map(start_all);
     assert_eq!(nodes, [[1, 2, 3, 4], [5, 6, 7, 8]]);
@@ -165,6 +156,14 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
     assert_eq!(DEEPEST.get(), 1, "one on top of the other");
 }
 
+/// Has the timer of a new node begin and end, and retires that.
+fn end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, node: Node<'_, K, ()>, access: &Access) {
+    let word = &node.head.word;
+    assert!(word.publish_first(State::Tentative, false, Deadline::NEVER));
+    assert!(word.kill(word.load(), End::Done).is_ok() && word.unlink());
+    slab.retire(node, access);
+}
+
 /// Starts a timer and ends it.
 #[cfg(not(miri))]
 fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
@@ -172,10 +171,7 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     let mut access = Access::new(&ordinal);
     let node = slab.allocate(0, key, (), Deadline::NEVER, Repeats::Never, &mut access);
     let node = node.unwrap_or_else(|_| panic!("there are nodes"));
-    let word = &node.head.word;
-    assert!(word.publish_first(super::super::word::State::Tentative, false, Deadline::NEVER));
-    assert!(word.kill(word.load(), super::super::word::End::Done).is_ok() && word.unlink());
-    slab.retire(node, &access);
+    end(slab, node, &access);
     slab.tidy(&access);
 }
 
