@@ -28,12 +28,16 @@ pub(crate) fn plan(options: &Options) -> Vec<Job> {
                 workloads: workloads.clone(),
                 population,
                 callers,
-                operations: population.clamp(if options.quick { 200_000 } else { 500_000 }, 2_000_000),
+                operations: options.operations.unwrap_or_else(|| operations(options.quick, population)),
                 idle: Duration::from_secs(if options.quick { 3 } else { 10 }),
             }));
         }
     }
     jobs
+}
+
+fn operations(quick: bool, population: usize) -> usize {
+    population.clamp(if quick { 200_000 } else { 500_000 }, 2_000_000)
 }
 
 fn populations(options: &Options, session: Session) -> Vec<usize> {

@@ -18,6 +18,7 @@ Usage: cargo bench --bench peers -- [options]
   --contenders LIST   these contenders, as shardwheel,tokio-sleep (default: all)
   --n LIST            these numbers of timers, as 100000,1000000 (default: each workload's own)
   --callers LIST      these numbers of calling threads (default: 1,2)
+  --operations N      of rpc and heartbeat, over all callers (default: as many as timers, within bounds)
   --runs N            the rounds of which the median is told (default: 5; quick: 3 of calls, else 1)
   --fast-hash         a fast hasher instead of SipHash, for all
   --out DIRECTORY     where the plots and the file of rows go (default: within target/)
@@ -35,6 +36,7 @@ pub(crate) struct Options {
     /// Empty: each workload's own.
     pub(crate) populations: Vec<usize>,
     pub(crate) callers: Vec<usize>,
+    pub(crate) operations: Option<usize>,
     pub(crate) runs: Option<usize>,
     pub(crate) out: Option<PathBuf>,
 }
@@ -58,6 +60,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
         contenders: Vec::new(),
         populations: Vec::new(),
         callers: vec![1, 2],
+        operations: None,
         runs: None,
         out: None,
     };
@@ -75,6 +78,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
             "contenders" => options.contenders = list(&value()?, |name| Ok::<_, &str>(name.to_owned()))?,
             "n" => options.populations = list(&value()?, count)?,
             "callers" => options.callers = list(&value()?, count)?,
+            "operations" => options.operations = Some(count(&value()?)?),
             "runs" => options.runs = Some(count(&value()?)?),
             "out" => options.out = Some(value()?.into()),
             "child" => return child(&value()?, options.fast_hash),
