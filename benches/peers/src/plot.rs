@@ -18,7 +18,8 @@ const LEGEND: u32 = 56;
 const PANEL: (u32, u32) = (460, 330);
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe3, 0xe3, 0xe3);
-const OURS: RGBColor = RGBColor(0xd6, 0x27, 0x28);
+/// The last in the list of contenders first: at most so many are in one plot.
+const OURS: [RGBColor; 2] = [RGBColor(0xf0, 0x8a, 0x5d), RGBColor(0xd6, 0x27, 0x28)];
 /// Told apart by those who see no red or green, too, as far as so many can be.
 const PEERS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x5f, 0xa8),
@@ -144,17 +145,16 @@ struct Line {
 }
 
 fn lines(entries: &[&Entry], points: impl Fn(&Entry) -> Vec<(f64, f64)>) -> Vec<Line> {
-    let mut peers = PEERS.iter().cycle();
+    let (mut ours, mut peers) = (OURS.iter().cycle(), PEERS.iter().cycle());
     // Ours last: above the others.
-    let mut lines: Vec<_> = entries.iter().rev().map(|entry| line(entry, &mut peers, points(entry))).collect();
+    let line = |entry: &&Entry| {
+        let is_ours = entry.name.starts_with("shardwheel");
+        let (colors, width) = if is_ours { (&mut ours, 4) } else { (&mut peers, 2) };
+        Line { name: entry.name, color: *colors.next().unwrap_or(&INK), width, points: points(entry) }
+    };
+    let mut lines: Vec<_> = entries.iter().rev().map(line).collect();
     lines.retain(|line| !line.points.is_empty());
     lines
-}
-
-fn line<'a>(entry: &Entry, peers: &mut impl Iterator<Item = &'a RGBColor>, points: Vec<(f64, f64)>) -> Line {
-    let is_ours = entry.name.starts_with("shardwheel");
-    let (color, width) = if is_ours { (OURS, 4) } else { (peers.next().copied().unwrap_or(INK), 2) };
-    Line { name: entry.name, color, width, points }
 }
 
 #[derive(Clone, Copy, PartialEq)]
