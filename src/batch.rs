@@ -6,7 +6,7 @@
 
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};
-use crate::shard::{Access, Glimpse};
+use crate::shard::{Access, Glimpse, Intent};
 use crate::thread;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -90,7 +90,7 @@ where
             let due = self.clock().due_after(now, delay, place.shard.hand());
             self.shift_at(place, glimpse, key, due, access)
         };
-        self.side_by_side(moves, |&(key, _)| key, shift)
+        self.side_by_side(moves, |&(key, _)| key, Intent::Move, shift)
     }
 
     /// [`cancel`](Self::cancel) for many; see [`schedule_batch`](Self::schedule_batch). The answers are those of the single
@@ -112,7 +112,7 @@ where
         let cancel = |place: Place<'_, K, V>, glimpse: Option<Glimpse<'_>>, key, access: &Access| {
             self.cancel_at(place, glimpse, key, access)
         };
-        self.side_by_side(keys, |&key| key, cancel)
+        self.side_by_side(keys, |&key| key, Intent::End, cancel)
     }
 
     /// Runs `each` on all items in order, with where their timers were seen, if they were.
@@ -120,10 +120,11 @@ where
         &self,
         items: impl IntoIterator<Item = T>,
         key: impl Fn(&T) -> &Q,
+        intent: Intent,
         mut each: impl FnMut(Place<'_, K, V>, Option<Glimpse<'_>>, T, &Access) -> R,
     ) -> Vec<R> {
         let run = |chunk: &mut Chunk<'_, K, V, T>, access: &mut Access, answers: &mut Vec<R>| {
-            let glimpses = glimpses(chunk, access);
+            let glimpses = glimpses(chunk, intent, access);
             let seen = chunk.drain(..).zip(&glimpses);
             answers.extend(seen.map(|((place, item), &glimpse)| each(place, glimpse, item, access)));
         };
@@ -157,12 +158,16 @@ where
 }
 
 /// Where the timers of a chunk are, perhaps, and asks for their nodes.
-fn glimpses<'g, K, V, T>(chunk: &[(Place<'g, K, V>, T)], access: &'g Access) -> [Option<Glimpse<'g>>; CHUNK]
+fn glimpses<'g, K, V, T>(
+    chunk: &[(Place<'g, K, V>, T)],
+    intent: Intent,
+    access: &'g Access,
+) -> [Option<Glimpse<'g>>; CHUNK]
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let glimpse = |(place, _): &(Place<'g, K, V>, T)| place.shard.glimpse(place.spot, access);
+    let glimpse = |(place, _): &(Place<'g, K, V>, T)| place.shard.glimpse(place.spot, intent, access);
     std::array::from_fn(|at| chunk.get(at).and_then(glimpse))
 }
 
@@ -174,7 +179,7 @@ where
     V: Send + 'static,
 {
     let (first, others) = chunk.split_at(chunk.len().min(PROBED));
-    let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.glimpse(place.spot, access).is_some();
+    let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.glimpse(place.spot, Intent::End, access).is_some();
     // All are asked for: no `any`.
     if first.iter().filter(|item| is_there(item)).count() > 0 {
         others.iter().for_each(|item| _ = is_there(item));

@@ -2,7 +2,8 @@
 
 use super::Gate;
 use crate::shard::{
-    Access, ClaimedNode, Drain, Due, Fired, Hint, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot, Started, Tick,
+    Access, ClaimedNode, Drain, Due, Fired, Hint, Intent, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot,
+    Started, Tick,
 };
 use crate::size::BATCH;
 use std::cell::RefCell;
@@ -326,7 +327,7 @@ impl<K: Named> World<K> {
     pub(crate) fn cancel_as_seen(&self, thread: u32, key: u32) -> Option<u32> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
-        let glimpse = self.shard.glimpse(spot, &access);
+        let glimpse = self.shard.glimpse(spot, Intent::End, &access);
         self.shard.cancel(spot, glimpse, |k| k.name() == key, &access).map(|value| value.name)
     }
 

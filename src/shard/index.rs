@@ -44,6 +44,14 @@ impl Spot {
     }
 }
 
+/// What somebody is about to do with a timer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// For which its value is not needed.
+    Move,
+    End,
+}
+
 /// The cell of a node as it was seen.
 #[derive(Clone, Copy)]
 pub(super) struct Position<'a> {
@@ -109,7 +117,13 @@ impl Index {
     /// The cell of the key, or of another one that looks like it, if there is one; asks the processor for its node. The line should be in
     /// the cache by now; if it is not set, there is none.
     #[inline]
-    pub(super) fn glimpse<'a, K, V>(&'a self, slab: &Slab<K, V>, spot: Spot, access: &'a Access) -> Option<Glimpse<'a>>
+    pub(super) fn glimpse<'a, K, V>(
+        &'a self,
+        slab: &Slab<K, V>,
+        spot: Spot,
+        intent: Intent,
+        access: &'a Access,
+    ) -> Option<Glimpse<'a>>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
@@ -119,7 +133,9 @@ impl Index {
             self.each_like(home, AtomicPair::load, |position, node| ControlFlow::Break(Glimpse { position, node }));
         let glimpse = first.break_value()?;
         slab.prefetch(glimpse.node);
-        slab.prefetch_tail(glimpse.node);
+        if intent == Intent::End {
+            slab.prefetch_tail(glimpse.node);
+        }
         Some(glimpse)
     }
 

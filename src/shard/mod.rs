@@ -38,7 +38,7 @@ mod word;
 pub(crate) use alarm::Alarm;
 pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
-pub(crate) use index::{Glimpse, Spot};
+pub(crate) use index::{Glimpse, Intent, Spot};
 pub(crate) use line::{HASH_MAX, NO_HASH};
 pub(crate) use mailbox::{Drain, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
@@ -181,8 +181,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Where the timer of a key is, perhaps; asks the processor for what is there. What is at the spot should be in the cache by now.
     #[inline]
-    pub(crate) fn glimpse<'g>(&'g self, spot: Spot, access: &'g Access) -> Option<Glimpse<'g>> {
-        self.index.glimpse(&self.slab, spot, access)
+    pub(crate) fn glimpse<'g>(&'g self, spot: Spot, intent: Intent, access: &'g Access) -> Option<Glimpse<'g>> {
+        self.index.glimpse(&self.slab, spot, intent, access)
     }
 
     /// Starts a timer, in the place of the one of the same key if there is one.

@@ -108,7 +108,7 @@ fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
             let timers = timers();
             begin(&timers, 7, 70);
             let access = access();
-            let glimpse = timers.glimpse(timers.spot(SOME_HASH), &access);
+            let glimpse = timers.glimpse(timers.spot(SOME_HASH), Intent::End, &access);
             assert!(glimpse.is_some());
             change(&timers);
             let is_key = |&key: &u32| key == 7;
@@ -134,7 +134,7 @@ fn a_glimpse_of_another_key_does_not_mislead() {
     for key in [8, 7] {
         assert!(shard.schedule(shard.spot(SOME_HASH), key, 10 * key, DUE, Repeats::Never, access).is_ok());
     }
-    let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
+    let glimpse = shard.glimpse(shard.spot(SOME_HASH), Intent::End, access);
     assert!(glimpse.is_some());
     assert_eq!(shard.cancel(shard.spot(SOME_HASH), glimpse, |&key| key == 7, access), Some(70));
     assert_eq!(shard.cancel(shard.spot(SOME_HASH), None, |&key| key == 8, access), Some(80));
@@ -154,7 +154,7 @@ fn a_glimpse_leads_to_its_timer_when_the_cell_beside_has_changed() {
     }
     let cancel =
         |key, glimpse| shard.cancel(shard.spot(SOME_HASH + (key << 16)), glimpse, |&other| other == key, access);
-    let glimpse = shard.glimpse(shard.spot(SOME_HASH), access);
+    let glimpse = shard.glimpse(shard.spot(SOME_HASH), Intent::End, access);
     assert!(glimpse.is_some());
     assert_eq!(cancel(last, None), Some(10 * last));
     assert_eq!(cancel(0, glimpse), Some(0));

@@ -111,6 +111,36 @@ fn a_thread_gets_its_own_nodes_back_before_it_takes_others() {
     assert_eq!(start_all(second), [9, 10, 11, 12]);
 }
 
+/// From limbo by way of both lists, whatever the length, with what is left of an earlier life beside the nodes.
+#[test]
+fn chains_come_out_of_the_lists_as_they_went_in() {
+    let slab = Arc::new(Slab::<u64, ()>::new(1));
+    // SAFETY: nobody else has the slab, which is what knows threads by their ordinals here.
+    let ordinal = unsafe { Ordinal::assume(3) };
+    let access = Access::new(&ordinal);
+    let chain_of = |nodes: std::ops::Range<u32>| {
+        let mut chain = Chain::default();
+        nodes.clone().for_each(|node| slab.reserved_node(node).head.aside.store_pair(99, 99));
+        nodes.for_each(|node| slab.push(&mut chain, slab.node(node)));
+        chain
+    };
+    let Reuse { ripe: [ripe, ..], clean, .. } = &slab.reuse;
+    for len in 1..=STRANDS as u32 + 3 {
+        let (first, second) = (1..1 + len, 50..50 + len);
+        slab.push_batch(ripe, chain_of(first.clone()));
+        slab.push_batch(ripe, chain_of(second.clone()));
+        let pass_on = || slab.push_batch(clean, slab.pop_batch(ripe, &access).expect("there are two"));
+        pass_on();
+        pass_on();
+        for nodes in [first, second] {
+            let mut chain = slab.pop_batch(clean, &access).expect("there are two");
+            let out = std::iter::from_fn(|| slab.pop(&mut chain).map(|node| node.number));
+            assert!(out.eq(nodes.rev()), "{len} nodes");
+        }
+        assert!(slab.pop_batch(clean, &access).is_none() && slab.pop_batch(ripe, &access).is_none());
+    }
+}
+
 /// A key whose destructor ends another timer, and so might drop the next batch of keys, with further destructors.
 #[cfg(not(miri))]
 #[test]
