@@ -29,9 +29,8 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64 as Count;
 use std::sync::{Arc, Weak};
 
-/// Nodes that a thread retires, or takes, at once in each of so many shards. The more, the less often it meets other threads: a quarter
-/// of this costs 16 callers with as many shards a seventh of their throughput. But it keeps up to two batches of each shard, so they are
-/// smaller where there are many; and a key's destructor should not have to wait.
+/// Nodes that a thread retires, or takes, at once in each of so many shards. The more, the less often it meets other threads. But it
+/// keeps up to two batches of each shard, so they are smaller where there are many; and a key's destructor should not have to wait.
 pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
     let most = if std::mem::needs_drop::<K>() { 1 } else { 4 };
     BATCH * (64 / shard_count).clamp(1, most) as u32

@@ -74,12 +74,12 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
             "help" => return Ok(Command::Help),
             "quick" => options.quick = true,
             "fast-hash" => options.fast_hash = true,
-            "only" => options.only = list(&value()?, |name| Workload::by_name(name).ok_or("no such workload"))?,
-            "contenders" => options.contenders = list(&value()?, |name| Ok::<_, &str>(name.to_owned()))?,
-            "n" => options.populations = list(&value()?, count)?,
-            "callers" => options.callers = list(&value()?, count)?,
-            "operations" => options.operations = Some(count(&value()?)?),
-            "runs" => options.runs = Some(count(&value()?)?),
+            "only" => options.only = list(&name, &value()?, |name| Workload::by_name(name).ok_or("no such workload"))?,
+            "contenders" => options.contenders = list(&name, &value()?, |name| Ok(name.to_owned()))?,
+            "n" => options.populations = list(&name, &value()?, count)?,
+            "callers" => options.callers = list(&name, &value()?, count)?,
+            "operations" => options.operations = Some(named(&name, &value()?, count)?),
+            "runs" => options.runs = Some(named(&name, &value()?, count)?),
             "out" => options.out = Some(value()?.into()),
             "child" => return child(&value()?, options.fast_hash),
             _ => return Err(format!("--{name}: there is no such option; --help tells them")),
@@ -94,8 +94,13 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
     Ok(Command::Measure(options))
 }
 
-fn list<T, E: std::fmt::Display>(text: &str, item: impl Fn(&str) -> Result<T, E>) -> Result<Vec<T>, String> {
-    text.split(',').map(|word| item(word).map_err(|error| format!("{word}: {error}"))).collect()
+fn list<T>(option: &str, text: &str, item: impl Fn(&str) -> Result<T, &'static str>) -> Result<Vec<T>, String> {
+    text.split(',').map(|word| named(option, word, &item)).collect()
+}
+
+/// Names option and value in what is wrong with it.
+fn named<T>(option: &str, word: &str, item: impl Fn(&str) -> Result<T, &'static str>) -> Result<T, String> {
+    item(word).map_err(|error| format!("--{option} {word}: {error}"))
 }
 
 fn count(word: &str) -> Result<usize, &'static str> {
@@ -116,7 +121,7 @@ fn child(text: &str, fast_hash: bool) -> Result<Command, String> {
     let mut words = text.split(' ');
     let mut next = || words.next().ok_or_else(|| format!("{text}: too short"));
     let contender = next()?.to_owned();
-    let workloads = list(next()?, |name| Workload::by_name(name).ok_or("no such workload"))?;
+    let workloads = list("child", next()?, |name| Workload::by_name(name).ok_or("no such workload"))?;
     let job = Job {
         workloads,
         population: number(next()?)?,
@@ -150,9 +155,16 @@ mod tests {
 
     #[test]
     fn wrong_options_are_named() {
-        assert!(parse(["--n", "many"]).is_err_and(|error| error.starts_with("many")));
-        assert!(parse(["--only", "rpc,nap"]).is_err_and(|error| error.starts_with("nap")));
-        assert!(parse(["--n", "1"]).is_err_and(|error| error.starts_with("--n 1")));
-        assert!(parse(["--slow"]).is_err_and(|error| error.starts_with("--slow")));
+        for (arguments, named) in [
+            ("--n many", "--n many: "),
+            ("--only rpc,nap", "--only nap: "),
+            ("--n 1", "--n 1: "),
+            ("--operations few", "--operations few: "),
+            ("--runs 0", "--runs 0: "),
+            ("--slow", "--slow: "),
+        ] {
+            let error = parse(arguments.split(' ')).expect_err(arguments);
+            assert!(error.starts_with(named), "{error}");
+        }
     }
 }

@@ -18,7 +18,7 @@ const LEGEND: u32 = 56;
 const PANEL: (u32, u32) = (460, 330);
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe3, 0xe3, 0xe3);
-/// The last in the list of contenders first: at most so many are in one plot.
+/// By batches and one by one: from the last in the list of contenders to the first, of which a plot has no more.
 const OURS: [RGBColor; 2] = [RGBColor(0xf0, 0x8a, 0x5d), RGBColor(0xd6, 0x27, 0x28)];
 /// Told apart by those who see no red or green, too, as far as so many can be.
 const PEERS: [RGBColor; 8] = [

@@ -2,6 +2,8 @@
 
 use crate::contender::{Caller, Contender, Pending, Row, Timer};
 use crate::contenders::{self, Entry};
+use crate::harness::plan;
+use crate::options::{Command, parse};
 use crate::witness::Witness;
 use crate::workloads::{self, HEARTBEAT, Job, Session, Workload};
 use std::collections::HashMap;
@@ -33,6 +35,16 @@ fn at_once<T: Send>(of: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
             scope.spawn(|| check(each));
         }
     });
+}
+
+#[test]
+fn as_many_operations_as_the_command_line_tells() {
+    let planned = |arguments: &str| match parse(arguments.split(' ')) {
+        Ok(Command::Measure(options)) => plan(&options).iter().map(|job| job.operations).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(planned("--only rpc --n 1000,1000000 --callers 1 --operations 12_345"), [12_345; 2]);
+    assert_eq!(planned("--only rpc --n 1000,1000000 --callers 1"), [500_000, 1_000_000]);
 }
 
 #[test]

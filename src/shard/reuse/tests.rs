@@ -111,12 +111,11 @@ fn a_thread_gets_its_own_nodes_back_before_it_takes_others() {
     assert_eq!(start_all(second), [9, 10, 11, 12]);
 }
 
-/// From limbo by way of both lists, whatever the length, with what is left of an earlier life beside the nodes.
+/// By way of both lists, whatever the length, with what is left of an earlier life beside the nodes.
 #[test]
 fn chains_come_out_of_the_lists_as_they_went_in() {
     let slab = Arc::new(Slab::<u64, ()>::new(1));
-    // SAFETY: nobody else has the slab, which is what knows threads by their ordinals here.
-    let ordinal = unsafe { Ordinal::assume(3) };
+    let ordinal = crate::thread::ordinal();
     let access = Access::new(&ordinal);
     let chain_of = |nodes: std::ops::Range<u32>| {
         let mut chain = Chain::default();
