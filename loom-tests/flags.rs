@@ -1,5 +1,5 @@
-//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end, and who waits for
-//! callbacks.
+//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end, who waits for
+//! callbacks, and who gets what lies in a slot.
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
@@ -9,6 +9,8 @@ mod ended;
 mod event;
 #[path = "../src/flags.rs"]
 mod flags;
+#[path = "../src/sync/slot.rs"]
+mod slot;
 #[path = "../src/under_way.rs"]
 mod under_way;
 
@@ -18,9 +20,11 @@ use flags::{Abandoned, Closing};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
 use loom::thread;
+use slot::Slot;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -37,7 +41,7 @@ enum Fault {
     /// The first fence of each thread is not there; or it is there, but is not in one order with the others.
     NoFenceIn(Function),
     WeakFenceIn(Function),
-    /// In a function of `under_way.rs`.
+    /// In a function of `under_way.rs` or `slot.rs`.
     In(&'static str, Flaw),
 }
 
@@ -69,20 +73,22 @@ thread_local! {
     static OUTCOMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// What is wrong with the function of `under_way.rs` in which a line stands.
+/// What is wrong with the function in which a line stands.
 fn flaw(at: &Location) -> Option<Flaw> {
     let Fault::In(function, flaw) = FAULT.get() else { return None };
-    let is_in = at.file().ends_with("under_way.rs") && lines_of(function).contains(&at.line());
-    is_in.then_some(flaw)
+    let (file, lines) = lines_of(function);
+    (at.file().ends_with(file) && lines.contains(&at.line())).then_some(flaw)
 }
 
-/// Those of a function of `under_way.rs`.
-fn lines_of(function: &str) -> RangeInclusive<u32> {
-    let text = include_str!("../src/under_way.rs");
-    let start = text.find(&format!("fn {function}(")).expect("it is there");
+/// Those of a function of `under_way.rs` or `slot.rs`, and which of them it is.
+fn lines_of(function: &str) -> (&'static str, RangeInclusive<u32>) {
+    let files =
+        [("under_way.rs", include_str!("../src/under_way.rs")), ("slot.rs", include_str!("../src/sync/slot.rs"))];
+    let found = |(file, text): (&'static str, &'static str)| Some((file, text, text.find(&format!("fn {function}("))?));
+    let (file, text, start) = files.into_iter().find_map(found).expect("it is there");
     let end = start + text[start..].find("\n    }\n").expect("it ends");
     let [first, last] = [start, end].map(|place| text[..place].lines().count() as u32);
-    first..=last
+    (file, first..=last)
 }
 
 /// Notes what this execution of the model came to.
@@ -179,6 +185,25 @@ mod sync {
 
     fn order_of_store(order: Ordering) -> Ordering {
         if matches!(order, Ordering::Release | Ordering::AcqRel) { Ordering::Release } else { Ordering::Relaxed }
+    }
+
+    /// The place of a slot.
+    pub(crate) struct AtomicPtr<T>(loom::sync::atomic::AtomicPtr<T>);
+
+    impl<T> AtomicPtr<T> {
+        pub(crate) fn new(value: *mut T) -> Self {
+            Self(loom::sync::atomic::AtomicPtr::new(value))
+        }
+
+        #[track_caller]
+        pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
+            if flaw(Location::caller()) == Some(Flaw::IsTorn) {
+                let found = self.0.load(Ordering::Acquire);
+                self.0.store(value, Ordering::Release);
+                return found;
+            }
+            self.0.swap(value, weakened(order, Location::caller()))
+        }
     }
 
     /// The word of `under_way.rs`.
@@ -350,7 +375,7 @@ fn reaches(model: fn(), expected: &[&str]) {
 /// What loom calls two accesses to one cell that nothing orders.
 const RACE: &str = "Causality violation";
 
-/// With this fault in a function of `under_way.rs` the model fails, and for this reason, with stale loads or with visible ones.
+/// With this fault in a function the model fails, and for this reason, with stale loads or with visible ones.
 fn assert_notices_in(function: &'static str, flaw: Flaw, model: fn(), reason: &str) {
     let failure = [false, true].into_iter().find_map(|visible| {
         LOADS_ARE_VISIBLE.set(visible);
@@ -602,6 +627,53 @@ fn waiting_while_callbacks_overlap() {
     shared.under_way.leave(last);
     assert!(shared.under_way.is_empty());
     outcome("waited");
+}
+
+/// What is put into a slot, and how often it has come out.
+struct Errand(UnsafeCell<u32>, Arc<AtomicU32>);
+
+impl Errand {
+    fn new(times_out: &Arc<AtomicU32>) -> Box<Self> {
+        let errand = Box::new(Self(UnsafeCell::new(0), Arc::clone(times_out)));
+        // SAFETY: nobody else has it.
+        errand.0.with_mut(|number| unsafe { *number = 7 });
+        errand
+    }
+
+    fn note(&self) {
+        // SAFETY: whoever has the box.
+        assert_eq!(self.0.with_mut(|number| unsafe { *number }), 7);
+        self.1.fetch_add(1, Relaxed);
+    }
+}
+
+/// One puts two things there, one after the other, and takes back what is left; another one takes twice meanwhile. Some fault would have
+/// both get the same box: so they keep it until all have seen that.
+fn handing_over() {
+    let (slot, out) = (Arc::new(Slot::<Errand>::new()), [(); 2].map(|()| Arc::new(AtomicU32::new(0))));
+    let taker = Arc::clone(&slot);
+    let taker = thread::spawn(move || {
+        let taken = [(); 2].map(|()| taker.take().map(ManuallyDrop::new));
+        taken.iter().flatten().for_each(|errand| errand.note());
+        taken
+    });
+    let mut back: Vec<_> =
+        out.iter().map(|times_out| slot.put(Errand::new(times_out)).map(ManuallyDrop::new)).collect();
+    back.push(slot.take().map(ManuallyDrop::new));
+    back.iter().flatten().for_each(|errand| errand.note());
+    let taken = taker.join().expect("no panic");
+    let times_out = out.map(|times_out| times_out.load(Relaxed));
+    assert_eq!(times_out, [1; 2], "each comes out once");
+    outcome(["none", "one", "both"][taken.iter().flatten().count()]);
+    back.into_iter().chain(taken).flatten().for_each(|errand| drop(ManuallyDrop::into_inner(errand)));
+}
+
+#[test]
+fn what_lies_in_a_slot_goes_to_one_who_takes_it() {
+    reaches(handing_over, &["none", "one", "both"]);
+    for flaw in [Flaw::IsTorn, Flaw::AcquiresNothing, Flaw::ReleasesNothing] {
+        assert_notices_in("swap", flaw, handing_over, RACE);
+    }
 }
 
 #[test]

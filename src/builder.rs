@@ -117,8 +117,9 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// The number of shards, each with a worker thread of its own, and another for callbacks unless
     /// [`executor`](Self::executor) names who runs them. Default: the cores that the thread which builds may run on; accepted 1 to 1024.
-    /// One more thread works ahead while they grow, and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow
-    /// callbacks: by default that makes three threads to a core, and one. All sleep while nothing is due.
+    /// One more thread works ahead while they grow, one runs quick callbacks of several shards (if there are three or more), and a rayon
+    /// pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow callbacks: by default that makes three threads to a core,
+    /// and two. All sleep while nothing is due.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
@@ -159,11 +160,11 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Who runs the callbacks. Default: a thread per shard, for as long as callbacks are quick, and a rayon pool of the scheduler's
-    /// own, with a thread per core (see [`shards`](Self::shards)): for what expires while the shard's thread is busy, for what has
-    /// waited there for a millisecond, and for what is fired by a call.
+    /// Who runs the callbacks. Default: a thread per shard, or one for those of many that expire together, for as long as callbacks are
+    /// quick, and a rayon pool of the scheduler's own, with a thread per core (see [`shards`](Self::shards)): for what expires while
+    /// the shard's thread is busy, for what has waited there for a millisecond, and for what is fired by a call.
     ///
-    /// On a shard's thread, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
+    /// On one of those threads, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
     /// that use them, give a pool: [`Executor::Rayon`].
     ///
     /// A callback that calls those functions should hold no lock meanwhile, whatever the pool; see there.
@@ -206,8 +207,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker, and
-    /// `shardwheel-grow` works ahead. Without an [`executor`](Self::executor), `shardwheel-cb0` runs the first shard's callbacks, and
-    /// `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows 15 bytes of a name.)
+    /// `shardwheel-grow` works ahead. Without an [`executor`](Self::executor), `shardwheel-cb0` runs the first shard's callbacks,
+    /// `shardwheel-lane` those of many shards, and `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows 15 bytes of a name.)
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -63,11 +63,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         self.waiting.len()
     }
 
-    /// Runs what waits, one after the other. Nothing in here waits for another thread. (With `rayon::join` a thread whose other
-    /// half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there are.)
-    pub(crate) fn run(&self) {
+    /// Runs what waits, one after the other, and tells how many that were. Nothing in here waits for another thread. (With `rayon::join`
+    /// a thread whose other half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there
+    /// are.)
+    pub(crate) fn run(&self) -> usize {
         let _inside = Inside::new();
         let mut taken = Taken::of(self);
+        let mut count = 0;
         while let Some((place, claim)) = self.take() {
             if self.is_due == IsDue::Yes
                 && let Some(count) = told_together(place)
@@ -75,7 +77,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
                 self.record_lateness(place, count);
             }
             taken.end(claim, |node, value, repeats| run_one(self, node, value, repeats));
+            count += 1;
         }
+        count
     }
 
     /// Of so many timers from this place on.
@@ -237,7 +241,7 @@ mod tests {
         let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims, entered);
         core.clock.set(Nanos(3_000_000));
         // The second call, of one who comes to help, finds nothing to do, and tells nothing.
-        (0..2).for_each(|_| batch.run());
+        (0..2).for_each(|_| _ = batch.run());
         scheduler.stats().lateness
     }
 

@@ -4,8 +4,9 @@
 //! ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, threads of the pool are called,
 //! one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
 //!
-//! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy. With a pool of the
-//! user's, it is one of that pool: it is for the user to say how many callbacks run at a time.
+//! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy; or that of the [`Lane`], if
+//! something else has expired just before, in whatever shard. With a pool of the user's, it is one of that pool: it is for the user to say
+//! how many callbacks run at a time.
 
 use crate::callback::Inside;
 use crate::callback_thread::CallbackThread;
@@ -13,6 +14,7 @@ use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
 use crate::expired::{Batch, IsDue};
+use crate::lane::{Lane, Run};
 use crate::service::Core;
 use crate::shard::Claim;
 use crate::thread;
@@ -28,13 +30,25 @@ use std::time::Duration;
 const BATCH_MAX: usize = 256;
 /// How long one thread has a batch to itself, from the hand-over on.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// A worker that is awake anyway takes back after [`PATIENCE`] what the lane's thread has not begun with; else it wakes up for that only
+/// after so long: as a rule there is nothing to take back, and to wake up costs as much as the lane has saved.
+const LANE_PATIENCE: Duration = Duration::from_millis(4);
+
+/// The threads that get a shard's batches first, with a pool of the scheduler's own.
+pub(crate) struct First {
+    pub(crate) own: CallbackThread,
+    /// For all shards, if there are many.
+    pub(crate) lane: Option<Arc<Lane>>,
+}
 
 /// What a worker has for its batches.
 pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
-    /// Gets them first; `None` without a pool of the scheduler's own.
-    first: Option<CallbackThread>,
+    /// `None` without a pool of the scheduler's own.
+    first: Option<First>,
     /// Those handed over that may need more than one thread, the oldest first.
     batches: VecDeque<Watched<K, V>>,
+    /// The last one left in the lane, if it may be there still.
+    in_lane: Option<Watched<K, V>>,
 }
 
 struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
@@ -92,10 +106,10 @@ where
     V: Send + 'static,
 {
     match batch.runner.executor.clone() {
-        Executor::Inline => batch.run(),
+        Executor::Inline => _ = batch.run(),
         Executor::Rayon(pool) => run_on(batch, &pool, watch),
         Executor::Custom(custom) => {
-            let job = Job(Box::new(move || quietly(move || batch.run())));
+            let job = Job(Box::new(move || quietly(move || _ = batch.run())));
             let _inside = Inside::new();
             // A panicking executor has dropped the job; the worker goes on.
             let _ = caught(|| custom(job));
@@ -109,16 +123,20 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let first = watch.as_ref().and_then(|watch| watch.first.as_ref());
     // Nobody else has it yet.
-    if batch.waiting() == 1 || first.is_none() && pool.current_num_threads() == 1 {
-        return spawn(first, pool, move || batch.run());
-    }
-    let watched = Watched { since: batch.core.clock.now(), batch: Arc::clone(&batch) };
-    spawn(first, pool, move || batch.run());
+    let is_alone = batch.waiting() == 1;
+    let watched = |has_others: bool| (has_others && !is_alone).then(|| Watched::new(&batch));
+    let has_others = pool.current_num_threads() > 1;
     match watch {
-        Some(watch) => watch.batches.push_back(watched),
-        None => watched.call_help(),
+        Some(watch) => {
+            watch.batches.extend(watched(has_others || watch.first.is_some()));
+            watch.give(batch, pool);
+        }
+        None => {
+            let watched = watched(has_others);
+            spawn(None, pool, Box::new(move || batch.run()));
+            watched.into_iter().for_each(Watched::call_help);
+        }
     }
 }
 
@@ -135,51 +153,85 @@ where
     batch.run();
 }
 
-/// Has `first` run the job, or else a thread of the pool.
-fn spawn(first: Option<&CallbackThread>, pool: &ThreadPool, job: impl FnOnce() + Send + 'static) {
-    let job = move || quietly(job);
-    match first {
-        None => pool.spawn(job),
-        Some(first) => {
-            if let Err(job) = first.try_give(Job(Box::new(job))) {
-                pool.spawn(|| job.run());
-            }
-        }
-    }
+/// Has the shard's own thread call it, or else one of the pool.
+fn spawn(first: Option<&First>, pool: &ThreadPool, run: Run) {
+    let job = Job(Box::new(move || quietly(move || _ = run())));
+    let left = match first {
+        Some(first) => first.own.try_give(job).err(),
+        None => Some(job),
+    };
+    left.into_iter().for_each(|job| pool.spawn(|| job.run()));
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
-    pub(crate) fn new(first: Option<CallbackThread>) -> Self {
-        Self { first, batches: VecDeque::new() }
+    pub(crate) fn new(first: Option<First>) -> Self {
+        Self { first, batches: VecDeque::new(), in_lane: None }
+    }
+
+    /// Has the batch run where it is done soonest, and for the least.
+    fn give(&mut self, batch: Arc<Batch<K, V>>, pool: &ThreadPool) {
+        let lane = self.first.as_ref().and_then(|first| first.lane.as_ref()).filter(|lane| lane.is_worth_it());
+        let Some(lane) = lane else {
+            // First what is older.
+            self.clear_lane();
+            return spawn(self.first.as_ref(), pool, Box::new(move || batch.run()));
+        };
+        let (shard_number, count) = (batch.shard_number, batch.waiting());
+        self.in_lane = Some(Watched::new(&batch));
+        let before = lane.leave(shard_number, count, Box::new(move || batch.run()));
+        before.into_iter().for_each(|run| spawn(self.first.as_ref(), pool, run));
     }
 
     /// Calls more threads for what has waited too long.
     pub(crate) fn call_help(&mut self, now: Nanos) {
-        while self
-            .batches
-            .front()
-            .is_some_and(|oldest| oldest.batch.waiting() == 0 || oldest.patience_left(now).is_zero())
-        {
+        while self.batches.front().is_some_and(|oldest| oldest.batch.waiting() == 0 || oldest.is_overdue(now)) {
             self.batches.pop_front().into_iter().for_each(Watched::call_help);
+        }
+        if self.in_lane.as_ref().is_some_and(|last| last.is_overdue(now)) {
+            self.clear_lane();
+        }
+    }
+
+    /// What the lane's thread has not begun with goes where it would have gone without.
+    fn clear_lane(&mut self) {
+        if let Some(Watched { batch, .. }) = self.in_lane.take()
+            && let Some(first) = &self.first
+            && let Executor::Rayon(pool) = &batch.runner.executor
+            && let Some(run) = first.lane.as_ref().and_then(|lane| lane.take_back(batch.shard_number))
+        {
+            spawn(Some(first), pool, run);
         }
     }
 
     /// How long from `now` on nobody needs help; `None` if there is nothing to watch.
     pub(crate) fn patience_left(&self, now: Nanos) -> Option<Duration> {
-        self.batches.front().map(|oldest| oldest.patience_left(now))
+        let oldest = self.batches.front().map(|oldest| oldest.patience_left(PATIENCE, now));
+        // One that is empty is nothing to wake up for.
+        let in_lane = self.in_lane.as_ref().filter(|last| last.batch.waiting() > 0);
+        oldest.into_iter().chain(in_lane.map(|last| last.patience_left(LANE_PATIENCE, now))).min()
     }
 }
 
 /// A worker that ends leaves nobody waiting behind a slow callback.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Watch<K, V> {
     fn drop(&mut self) {
+        self.clear_lane();
         self.batches.drain(..).for_each(Watched::call_help);
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watched<K, V> {
-    fn patience_left(&self, now: Nanos) -> Duration {
-        PATIENCE.saturating_sub(Duration::from_nanos(now.0.saturating_sub(self.since.0)))
+    /// From now on.
+    fn new(batch: &Arc<Batch<K, V>>) -> Self {
+        Self { since: batch.core.clock.now(), batch: Arc::clone(batch) }
+    }
+
+    fn patience_left(&self, patience: Duration, now: Nanos) -> Duration {
+        patience.saturating_sub(Duration::from_nanos(now.0.saturating_sub(self.since.0)))
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        self.patience_left(PATIENCE, now).is_zero()
     }
 
     fn call_help(self) {

@@ -52,6 +52,7 @@ mod flags;
 mod growth;
 mod handout;
 mod if_absent;
+mod lane;
 mod lateness;
 mod manual;
 mod periodic;

@@ -7,6 +7,8 @@ use crate::close::Close;
 use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::expired::Runner;
+use crate::fanout::First;
+use crate::lane::Lane;
 use crate::service::Core;
 use crate::worker::{Left, NO_LIMIT, Worker};
 use core_affinity::CoreId;
@@ -26,12 +28,14 @@ const REVIEW_MAX: usize = 512;
 /// finds a core that is free, if there is one. (To yield instead would cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
+/// With fewer shards there is little to be gained by a lane for their callbacks: the first one uses its own thread.
+const LANE_FROM: usize = 3;
 /// How long a worker leaves an executor that does not keep up alone: a tick, within these bounds. What waits is work for longer.
 const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
 const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Starts a worker per shard, with a thread for its callbacks if wanted, and the thread for their growth. On an error none is left
-/// running.
+/// Starts a worker per shard, with a thread for its callbacks if wanted, a lane for those if there are many shards, and the thread for
+/// their growth. On an error none is left running.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -47,11 +51,15 @@ where
     let runs_their_code = matches!(runner.executor, Executor::Inline | Executor::Custom(_));
     let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
+    let has_lane = wants_callback_threads && core.shards.len() >= LANE_FROM;
+    let lane = has_lane.then(|| Lane::start(core.shards.len(), format!("{thread_name}-lane"))).transpose();
+    let lane = lane.map_err(|error| end(&mut threads, core, error))?.map(Arc::new);
     for index in 0..core.shards.len() {
         let callback_thread = || CallbackThread::start(format!("{thread_name}-cb{index}"));
         let callback_thread = wants_callback_threads.then(callback_thread).transpose();
         let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
-        let worker = Worker::new(Arc::clone(core), index, callback_thread);
+        let first = callback_thread.map(|own| First { own, lane: lane.clone() });
+        let worker = Worker::new(Arc::clone(core), index, first);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let running = running.clone();
         let runner = Arc::clone(runner);

@@ -99,6 +99,7 @@ pub(crate) fn prefetch<T>(address: *const T) {
 }
 
 pub(crate) mod memory;
+pub(crate) mod slot;
 
 #[cfg(target_os = "linux")]
 pub(crate) use crate::event::Event;

@@ -4,11 +4,10 @@
 //! code, except with `Executor::Inline`, whose purpose that is, and the closure of an `Executor::Custom` (with the destructors of
 //! what that loses).
 
-use crate::callback_thread::CallbackThread;
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::expired::IsDue;
-use crate::fanout::{Watch, hand_over};
+use crate::fanout::{First, Watch, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Drain, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
@@ -89,8 +88,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
-    /// `first` gets what expires, unless it is busy.
-    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<CallbackThread>) -> Self {
+    /// `first` get what expires, unless they are busy.
+    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<First>) -> Self {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
         let due = Vec::with_capacity(STEP_MAX);

@@ -6,15 +6,16 @@ mod support;
 
 use shardwheel::{Builder, Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
 use std::cell::Cell;
-use std::collections::HashSet;
-use std::hash::Hash;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hash};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{
-    Ends, Gate, HOUR, Ledger, MS, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within,
+    Ends, Gate, HOUR, Ledger, MS, Opener, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within,
 };
 
 /// The callers of every stress here.
@@ -546,6 +547,78 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
     }
     // On a busy machine it may be too late for that, but not each time.
     assert!(helped > 0, "nobody came");
+}
+
+/// Those of one shard take all the threads that they can have, and keep them.
+#[test]
+fn stuck_callbacks_of_one_shard_leave_others_a_thread() {
+    const SHARDS: usize = 4;
+    type Hashed = BuildHasherDefault<DefaultHasher>;
+    // On its worker, whose name tells which it is.
+    let (sender, homes) = channel();
+    let inline = Scheduler::builder().shards(SHARDS).executor(Executor::Inline).hasher(Hashed::default());
+    let told =
+        move |key: &u64, ()| sender.send((*key, thread::current().name().map(str::to_owned))).expect("all are awaited");
+    let inline = inline.build(told).expect("in range");
+    let mut by_shard: HashMap<_, Vec<u64>> = HashMap::new();
+    (0..200).for_each(|key| ignore(inline.schedule(key, MS)));
+    for _ in 0..200 {
+        let (key, home) = homes.recv_timeout(PATIENCE).expect("it fires");
+        by_shard.entry(home).or_default().push(key);
+    }
+    assert_eq!(by_shard.len(), SHARDS, "200 keys meet all shards");
+    let mut by_shard = by_shard.into_values();
+    let (stuck, others) = (by_shard.next().expect("one of them"), by_shard.map(|keys| keys[0]).collect::<Vec<_>>());
+    let (ran, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Gate::default()));
+    let (seen, others_ran, are_stuck) = (Arc::clone(&gate), Arc::clone(&ran), stuck.clone());
+    let callback = move |key: &u64, ()| {
+        if are_stuck.contains(key) {
+            seen.pass();
+        } else {
+            others_ran.fetch_add(1, SeqCst);
+        }
+    };
+    let scheduler = Scheduler::builder().shards(SHARDS).hasher(Hashed::default()).build(callback).expect("in range");
+    let opener = Opener(&gate);
+    for (round, &key) in (1..=20).zip(&stuck) {
+        // At the same time: some may have been left where the stuck one is.
+        let due = Instant::now() + ms(4);
+        ignore(scheduler.schedule_at(key, (), due));
+        others.iter().for_each(|&key| ignore(scheduler.schedule_at(key, (), due)));
+        eventually("those of other shards have run", || ran.load(SeqCst) == round * others.len());
+    }
+    assert!(gate.arrived() > 1, "they keep several threads");
+    drop(opener);
+}
+
+/// Of those that are due at once in several shards, each with one or two, and run by one thread as long as they are quick.
+#[test]
+fn a_stuck_callback_holds_up_none_of_other_shards() {
+    const TIMERS: u64 = 16;
+    let (start, by_lane) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    // On a busy machine the shards may not expire at the same time.
+    for round in (0..).take_while(|&round| round < 2 * TIMERS || by_lane.load(SeqCst) == 0) {
+        assert!(start.elapsed() < PATIENCE, "nothing goes to the lane");
+        let (stuck, closes) = (round % TIMERS, round / TIMERS % 2 == 1);
+        let (ran, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Gate::default()));
+        let (others, seen, by_lane) = (Arc::clone(&ran), Arc::clone(&gate), Arc::clone(&by_lane));
+        let callback = move |key: &u64, ()| {
+            by_lane.fetch_add(u64::from(thread::current().name() == Some("shardwheel-lane")), SeqCst);
+            if *key == stuck {
+                seen.pass();
+            }
+            others.fetch_add(1, SeqCst);
+        };
+        let scheduler = Scheduler::builder().shards(8).build(callback).expect("in range");
+        let opener = Opener(&gate);
+        let due = Instant::now() + ms(5);
+        (0..TIMERS).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
+        eventually("it begins", || gate.arrived() == 1);
+        let discarded = if closes { scheduler.close(Close::Discard).discarded as u64 } else { 0 };
+        eventually("all others have run", || ran.load(SeqCst) + discarded == TIMERS - 1);
+        drop(opener);
+        eventually("all have run", || ran.load(SeqCst) + discarded == TIMERS);
+    }
 }
 
 /// It is the last of its batch that runs, and all those before it have ended.
