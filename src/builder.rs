@@ -208,7 +208,8 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker, and
     /// `shardwheel-grow` works ahead. Without an [`executor`](Self::executor), `shardwheel-cb0` runs the first shard's callbacks,
-    /// `shardwheel-lane` those of many shards, and `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows 15 bytes of a name.)
+    /// `shardwheel-lane` those of many shards, and `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows
+    /// 15 bytes of a name.)
     ///
     /// ```
     /// # use shardwheel::Scheduler;
