@@ -117,7 +117,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// The number of shards, each with a worker thread of its own, and another for callbacks unless
     /// [`executor`](Self::executor) names who runs them. Default: the cores that the thread which builds may run on; accepted 1 to 1024.
-    /// One more thread works ahead while they grow, one runs quick callbacks of several shards (if there are three or more), and a rayon
+    /// One more thread works ahead while they grow, one runs quick callbacks of several shards (if there are five or more), and a rayon
     /// pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow callbacks: by default that makes three threads to a core,
     /// and two. All sleep while nothing is due.
     pub fn shards(mut self, count: usize) -> Self {

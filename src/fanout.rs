@@ -5,7 +5,7 @@
 //! one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
 //!
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy; or that of the [`Lane`], if
-//! something else has expired just before, in whatever shard. With a pool of the user's, it is one of that pool: it is for the user to say
+//! several others have expired just before, in whatever shards. With a pool of the user's, it is one of that pool: it is for the user to say
 //! how many callbacks run at a time.
 
 use crate::callback::Inside;

@@ -8,7 +8,7 @@ use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::expired::Runner;
 use crate::fanout::First;
-use crate::lane::Lane;
+use crate::lane::{self, Lane};
 use crate::service::Core;
 use crate::worker::{Left, NO_LIMIT, Worker};
 use core_affinity::CoreId;
@@ -28,8 +28,8 @@ const REVIEW_MAX: usize = 512;
 /// finds a core that is free, if there is one. (To yield instead would cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
-/// With fewer shards there is little to be gained by a lane for their callbacks: the first one uses its own thread.
-const LANE_FROM: usize = 3;
+/// With fewer shards, a lane for their callbacks would have nothing to do but for one of them.
+const LANE_FROM: usize = lane::CROWD as usize + 1;
 /// How long a worker leaves an executor that does not keep up alone: a tick, within these bounds. What waits is work for longer.
 const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
 const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);

@@ -552,7 +552,7 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
 /// Those of one shard take all the threads that they can have, and keep them.
 #[test]
 fn stuck_callbacks_of_one_shard_leave_others_a_thread() {
-    const SHARDS: usize = 4;
+    const SHARDS: usize = 8;
     type Hashed = BuildHasherDefault<DefaultHasher>;
     // On its worker, whose name tells which it is.
     let (sender, homes) = channel();
