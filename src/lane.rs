@@ -10,6 +10,7 @@
 //! after a while. So no shard's callbacks depend on what another one's do, but for that while. A worker and that thread meet in one
 //! exchange on a slot: neither waits for the other, whoever is stopped.
 
+use crate::clock::saturating_nanos;
 use crate::sync::slot::Slot;
 use crate::unwind::caught;
 use std::io;
@@ -115,13 +116,13 @@ impl Desk {
     }
 
     fn now(&self) -> u64 {
-        nanos(self.start.elapsed())
+        saturating_nanos(self.start.elapsed())
     }
 
     /// Counts one who has something to run now.
     fn is_crowded(&self, now: u64) -> bool {
         let before = self.last_given.swap(now, Relaxed);
-        if now.saturating_sub(before) >= nanos(COMPANY) {
+        if now.saturating_sub(before) >= saturating_nanos(COMPANY) {
             self.crowd.store(1, Relaxed);
             return false;
         }
@@ -132,7 +133,7 @@ impl Desk {
     fn is_ready(&self, now: u64) -> bool {
         let load = self.load.load(Relaxed);
         let busy_for = now.saturating_sub(self.begun.load(Relaxed));
-        load == 0 || load.max(busy_for) < nanos(LOAD_MAX)
+        load == 0 || load.max(busy_for) < saturating_nanos(LOAD_MAX)
     }
 
     fn put(&self, shard_number: usize, callbacks: usize, run: Run) -> Option<Run> {
@@ -188,15 +189,10 @@ impl Desk {
     fn learn(&self, spent: u64, callbacks: usize) {
         // None if others have run them all.
         if let Some(each) = spent.checked_div(callbacks as u64) {
-            let (pace, each) = (self.pace.load(Relaxed), each.min(nanos(PACE_MAX)));
+            let (pace, each) = (self.pace.load(Relaxed), each.min(saturating_nanos(PACE_MAX)));
             self.pace.store((3 * pace + each) / 4, Relaxed);
         }
     }
-}
-
-/// Of times that are short, or began with this process.
-fn nanos(time: Duration) -> u64 {
-    time.as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -243,7 +239,7 @@ mod tests {
 
     #[test]
     fn it_is_ready_if_what_it_has_should_be_done_soon() {
-        let (desk, most) = (Desk::new(1), nanos(LOAD_MAX));
+        let (desk, most) = (Desk::new(1), saturating_nanos(LOAD_MAX));
         let is_ready = |load, busy_for| {
             desk.load.store(load, Relaxed);
             desk.is_ready(busy_for)
@@ -261,7 +257,11 @@ mod tests {
         };
         assert_eq!(after(1000, 0, 9), 0, "others have run them");
         assert!((90..=100).contains(&after(1000, 10, 20)));
-        assert_eq!(after(u64::MAX, 1, 1) / nanos(PACE_MAX / 8), 2, "a quarter of the most that one counts for");
+        assert_eq!(
+            after(u64::MAX, 1, 1) / saturating_nanos(PACE_MAX / 8),
+            2,
+            "a quarter of the most that one counts for"
+        );
         assert!(after(1000, 10, 40) < 110);
         desk.pace.store(7, Relaxed);
         assert!(desk.put(0, 100, quick().0).is_none() && desk.load.load(Relaxed) == 700);
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn the_first_few_of_a_crowd_keep_what_they_have() {
         let desk = Desk::new(1);
-        let gap = nanos(COMPANY) - 1;
+        let gap = saturating_nanos(COMPANY) - 1;
         let crowded: Vec<_> = (1..=6).map(|place| desk.is_crowded(place * gap)).collect();
         assert_eq!(crowded, [false, false, false, true, true, true]);
         let alone: Vec<_> = (1..=6).map(|place| desk.is_crowded((place + 9) * (gap + 1))).collect();

@@ -132,7 +132,7 @@ fn sleeps() -> u64 {
 fn promise_08_idle_for_every_thread() {
     let _alone = alone();
     let slow = |_: &u64, value: Large| std::thread::sleep(Duration::from_micros(value[0]));
-    let scheduler = Scheduler::builder().shards(2).build(slow).expect("in range");
+    let scheduler = Scheduler::builder().shards(6).build(slow).expect("in range");
     let schedule = |key, micros, delay| ignore(scheduler.schedule_with(key, [micros; 32], delay).expect("it is open"));
     (0..50_000).for_each(|key| schedule(key, 0, HOUR));
     (0..100).for_each(|key| schedule(key, 100, Duration::from_millis(20)));
