@@ -3,13 +3,15 @@
 //! A pool would do the same, for more: a thread of rayon's that has run a job looks around for others, and gives way some 30 times,
 //! before it sleeps. With a timer or two per tick that costs as much as all the rest (measured in the message of `4076285`).
 
-use crate::executor::Job;
-use crate::unwind::quietly;
+use crate::unwind::caught;
 use crossbeam_queue::SegQueue;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, Thread};
+
+/// Runs callbacks, and tells how many.
+pub(crate) type Run = Box<dyn FnOnce() -> usize + Send>;
 
 /// When this is dropped, the thread ends after what it has been given. Nobody waits for that: it may be a slow callback.
 pub(crate) struct CallbackThread {
@@ -19,30 +21,30 @@ pub(crate) struct CallbackThread {
 
 struct Desk {
     is_free: AtomicBool,
-    /// One job at most, and `None` at the end.
-    jobs: SegQueue<Option<Job>>,
+    /// One batch at most, and `None` at the end.
+    batches: SegQueue<Option<Run>>,
 }
 
 impl CallbackThread {
     pub(crate) fn start(name: String) -> io::Result<Self> {
-        let desk = Arc::new(Desk { is_free: AtomicBool::new(true), jobs: SegQueue::new() });
+        let desk = Arc::new(Desk { is_free: AtomicBool::new(true), batches: SegQueue::new() });
         let own = Arc::clone(&desk);
         let handle = thread::Builder::new().name(name).spawn(move || own.serve())?;
         Ok(Self { desk, thread: handle.thread().clone() })
     }
 
-    /// Has the thread run the job; gives it back if the thread is busy.
-    pub(crate) fn try_give(&self, job: Job) -> Result<(), Job> {
-        // Relaxed, here and below: it says who takes a job; the queue publishes that.
+    /// Has the thread call `run`; gives it back if the thread is busy.
+    pub(crate) fn try_give(&self, run: Run) -> Result<(), Run> {
+        // Relaxed, here and below: it says who takes a batch; the queue publishes that.
         if !self.desk.is_free.swap(false, Relaxed) {
-            return Err(job);
+            return Err(run);
         }
-        self.bring(Some(job));
+        self.bring(Some(run));
         Ok(())
     }
 
-    fn bring(&self, job: Option<Job>) {
-        self.desk.jobs.push(job);
+    fn bring(&self, batch: Option<Run>) {
+        self.desk.batches.push(batch);
         self.thread.unpark();
     }
 }
@@ -57,10 +59,10 @@ impl Desk {
     /// The thread's life.
     fn serve(&self) {
         loop {
-            match self.jobs.pop() {
-                Some(Some(job)) => {
+            match self.batches.pop() {
+                Some(Some(run)) => {
                     // Callbacks' panics are caught one by one; but what the user's code dies with may panic as well.
-                    quietly(|| job.run());
+                    let _ = caught(run);
                     self.is_free.store(true, Relaxed);
                 }
                 Some(None) => return,
@@ -79,8 +81,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn job(run: impl FnOnce() + Send + 'static) -> Job {
-        Job(Box::new(run))
+    fn run(callback: impl FnOnce() + Send + 'static) -> Run {
+        Box::new(|| {
+            callback();
+            1
+        })
     }
 
     fn eventually(mut condition: impl FnMut() -> bool) {
@@ -92,34 +97,34 @@ mod tests {
     }
 
     /// As soon as the thread is free.
-    fn give(thread: &CallbackThread, job: Job) {
-        let mut left = Some(job);
+    fn give(thread: &CallbackThread, run: Run) {
+        let mut left = Some(run);
         eventually(|| {
-            left = left.take().and_then(|job| thread.try_give(job).err());
+            left = left.take().and_then(|run| thread.try_give(run).err());
             left.is_none()
         });
     }
 
     #[test]
-    fn it_takes_one_job_after_the_other_and_none_meanwhile() {
+    fn it_takes_one_batch_after_the_other_and_none_meanwhile() {
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
         for round in 0..1000 {
             let (go_on, gate): (Sender<()>, Receiver<()>) = channel();
             let (done, sign) = channel();
-            let waits = job(move || {
+            let waits = run(move || {
                 gate.recv().expect("the test goes on");
                 done.send(round).expect("the test waits");
             });
-            // It tells us of a job's end before it is free.
+            // It tells us of a batch's end before it is free.
             give(&thread, waits);
-            assert!(thread.try_give(job(|| panic!("it is busy"))).is_err());
-            go_on.send(()).expect("the job waits");
+            assert!(thread.try_give(run(|| panic!("it is busy"))).is_err());
+            go_on.send(()).expect("the batch waits");
             assert_eq!(sign.recv_timeout(PATIENCE), Ok(round));
         }
     }
 
     #[test]
-    fn it_survives_a_job_that_panics() {
+    fn it_survives_a_batch_that_panics() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -128,18 +133,18 @@ mod tests {
         }
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
         let (done, sign) = channel();
-        assert!(thread.try_give(job(|| std::panic::resume_unwind(Box::new(Bomb)))).is_ok());
-        give(&thread, job(move || done.send(()).expect("the test waits")));
+        assert!(thread.try_give(run(|| std::panic::resume_unwind(Box::new(Bomb)))).is_ok());
+        give(&thread, run(move || done.send(()).expect("the test waits")));
         assert_eq!(sign.recv_timeout(PATIENCE), Ok(()));
     }
 
     /// The end comes while a callback waits for something else in the same way.
     #[test]
-    fn it_ends_though_a_job_takes_its_wake_up() {
+    fn it_ends_though_a_batch_takes_its_wake_up() {
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
         let desk = Arc::clone(&thread.desk);
         let (begun, begin) = channel();
-        let parks = job(move || {
+        let parks = run(move || {
             begun.send(()).expect("the test waits");
             thread::park();
         });
@@ -150,19 +155,19 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_after_the_job_that_it_has() {
+    fn it_ends_after_the_batch_that_it_has() {
         let (go_on, gate): (Sender<()>, Receiver<()>) = channel();
         let (done, sign) = channel();
         let thread = CallbackThread::start("callbacks".to_owned()).expect("one more thread");
         let desk = Arc::clone(&thread.desk);
-        let waits = job(move || {
+        let waits = run(move || {
             gate.recv().expect("the test goes on");
             done.send(()).expect("the test waits");
         });
         assert!(thread.try_give(waits).is_ok());
         // Nobody waits for it.
         drop(thread);
-        go_on.send(()).expect("the job waits");
+        go_on.send(()).expect("the batch waits");
         assert_eq!(sign.recv_timeout(PATIENCE), Ok(()));
         eventually(|| Arc::strong_count(&desk) == 1);
     }

@@ -9,12 +9,12 @@
 //! how many callbacks run at a time.
 
 use crate::callback::Inside;
-use crate::callback_thread::CallbackThread;
+use crate::callback_thread::{CallbackThread, Run};
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::executor::{Executor, Job};
 use crate::expired::{Batch, IsDue};
-use crate::lane::{Lane, Run};
+use crate::lane::Lane;
 use crate::service::Core;
 use crate::shard::Claim;
 use crate::thread;
@@ -155,12 +155,11 @@ where
 
 /// Has the shard's own thread call it, or else one of the pool.
 fn spawn(first: Option<&First>, pool: &ThreadPool, run: Run) {
-    let job = Job(Box::new(move || quietly(move || _ = run())));
     let left = match first {
-        Some(first) => first.own.try_give(job).err(),
-        None => Some(job),
+        Some(first) => first.own.try_give(run).err(),
+        None => Some(run),
     };
-    left.into_iter().for_each(|job| pool.spawn(|| job.run()));
+    left.into_iter().for_each(|run| pool.spawn(|| quietly(|| _ = run())));
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {

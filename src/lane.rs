@@ -10,6 +10,7 @@
 //! after a while. So no shard's callbacks depend on what another one's do, but for that while. A worker and that thread meet in one
 //! exchange on a slot: neither waits for the other, whoever is stopped.
 
+use crate::callback_thread::Run;
 use crate::clock::saturating_nanos;
 use crate::sync::slot::Slot;
 use crate::unwind::caught;
@@ -28,9 +29,6 @@ const COMPANY: Duration = Duration::from_micros(100);
 pub(crate) const CROWD: u64 = 4;
 /// What one callback counts for, at most: after a slow one, it takes a few dozen errands until they are thought to be quick again.
 const PACE_MAX: Duration = Duration::from_millis(1);
-
-/// Runs callbacks, and tells how many.
-pub(crate) type Run = Box<dyn FnOnce() -> usize + Send>;
 
 /// When this is dropped, the thread ends after what it has been given. Nobody waits for that: it may be a slow callback.
 pub(crate) struct Lane {
