@@ -12,8 +12,9 @@ impl<S: BuildHasher + Default + Clone + Send + Sync + 'static> KeyHasher for S {
 /// A timer service. It lives until its process ends: each measurement has a process of its own.
 pub(crate) trait Contender: Sync + Sized + 'static {
     type Caller: Caller;
-    /// Timers that expire are handed to `witness`, by whichever thread the service runs callbacks on.
-    fn new(witness: &'static Witness) -> Self;
+    /// Timers that expire are handed to `witness`, by whichever thread the service runs callbacks on. A service that can have several
+    /// shards has `shards` of them, if that is told.
+    fn new(witness: &'static Witness, shards: Option<usize>) -> Self;
     /// What one thread calls the service with; made on that thread.
     fn caller(&'static self) -> Self::Caller;
     /// Returns once what the calls so far have put off is done: it belongs to their cost.

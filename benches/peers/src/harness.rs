@@ -28,6 +28,7 @@ pub(crate) fn plan(options: &Options) -> Vec<Job> {
                 workloads: workloads.clone(),
                 population,
                 callers,
+                shards: options.shards,
                 operations: options.operations.unwrap_or_else(|| operations(options.quick, population)),
                 idle: Duration::from_secs(if options.quick { 3 } else { 10 }),
             }));

@@ -18,6 +18,7 @@ Usage: cargo bench --bench peers -- [options]
   --contenders LIST   these contenders, as shardwheel,tokio-sleep (default: all)
   --n LIST            these numbers of timers, as 100000,1000000 (default: each workload's own)
   --callers LIST      these numbers of calling threads (default: 1,2)
+  --shards N          of shardwheel and of delay-queue-shards (default: as many as cores)
   --operations N      of rpc and heartbeat, over all callers (default: as many as timers, within bounds)
   --runs N            the rounds of which the median is told (default: 5; quick: 3 of calls, else 1)
   --fast-hash         a fast hasher instead of SipHash, for all
@@ -36,6 +37,7 @@ pub(crate) struct Options {
     /// Empty: each workload's own.
     pub(crate) populations: Vec<usize>,
     pub(crate) callers: Vec<usize>,
+    pub(crate) shards: Option<usize>,
     pub(crate) operations: Option<usize>,
     pub(crate) runs: Option<usize>,
     pub(crate) out: Option<PathBuf>,
@@ -60,6 +62,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
         contenders: Vec::new(),
         populations: Vec::new(),
         callers: vec![1, 2],
+        shards: None,
         operations: None,
         runs: None,
         out: None,
@@ -78,10 +81,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
             "contenders" => options.contenders = list(&name, &value()?, |name| Ok(name.to_owned()))?,
             "n" => options.populations = list(&name, &value()?, count)?,
             "callers" => options.callers = list(&name, &value()?, count)?,
+            "shards" => options.shards = Some(named(&name, &value()?, shard_count)?),
             "operations" => options.operations = Some(named(&name, &value()?, count)?),
             "runs" => options.runs = Some(named(&name, &value()?, count)?),
             "out" => options.out = Some(value()?.into()),
-            "child" => return child(&value()?, options.fast_hash),
+            "child" => return child(&value()?, &options),
             _ => return Err(format!("--{name}: there is no such option; --help tells them")),
         }
     }
@@ -108,16 +112,22 @@ fn count(word: &str) -> Result<usize, &'static str> {
     digits.parse().ok().filter(|&count| (1..=100_000_000).contains(&count)).ok_or("it must be 1 to 100000000")
 }
 
+fn shard_count(word: &str) -> Result<usize, &'static str> {
+    word.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or("it must be 1 to 1024")
+}
+
 /// The arguments of a process that does `job`; [`parse`] reads them again.
 pub(crate) fn child_arguments(contender: &str, fast_hash: bool, job: &Job) -> Vec<String> {
     let workloads: Vec<_> = job.workloads.iter().map(|workload| workload.name()).collect();
-    let Job { population, callers, operations, idle, .. } = job;
+    let Job { population, callers, shards, operations, idle, .. } = job;
     let idle = idle.as_millis();
     let job = format!("{contender} {} {population} {callers} {operations} {idle}", workloads.join(","));
-    fast_hash.then(|| "--fast-hash".to_owned()).into_iter().chain(["--child".to_owned(), job]).collect()
+    let fast_hash = fast_hash.then(|| "--fast-hash".to_owned());
+    let shards = shards.map(|count| format!("--shards={count}"));
+    fast_hash.into_iter().chain(shards).chain(["--child".to_owned(), job]).collect()
 }
 
-fn child(text: &str, fast_hash: bool) -> Result<Command, String> {
+fn child(text: &str, options: &Options) -> Result<Command, String> {
     let mut words = text.split(' ');
     let mut next = || words.next().ok_or_else(|| format!("{text}: too short"));
     let contender = next()?.to_owned();
@@ -126,10 +136,11 @@ fn child(text: &str, fast_hash: bool) -> Result<Command, String> {
         workloads,
         population: number(next()?)?,
         callers: number(next()?)?,
+        shards: options.shards,
         operations: number(next()?)?,
         idle: Duration::from_millis(number(next()?)?),
     };
-    Ok(Command::Child(contender, fast_hash, job))
+    Ok(Command::Child(contender, options.fast_hash, job))
 }
 
 fn number<T: FromStr>(word: &str) -> Result<T, String> {
@@ -146,6 +157,7 @@ mod tests {
             workloads: vec![Workload::Rpc, Workload::Heartbeat],
             population: 7,
             callers: 2,
+            shards: Some(5),
             operations: 9,
             idle: Duration::from_secs(3),
         };
@@ -161,6 +173,7 @@ mod tests {
             ("--n 1", "--n 1: "),
             ("--operations few", "--operations few: "),
             ("--runs 0", "--runs 0: "),
+            ("--shards 1025", "--shards 1025: "),
             ("--slow", "--slow: "),
         ] {
             let error = parse(arguments.split(' ')).expect_err(arguments);

@@ -21,7 +21,8 @@ fn entries() -> Vec<Entry> {
 fn run(entry: &Entry, session: Session, callers: usize) {
     let workloads: Vec<_> = Workload::ALL.into_iter().filter(|workload| workload.session() == session).collect();
     let metrics: usize = workloads.iter().map(|workload| workload.metrics().len()).sum();
-    let job = Job { workloads, population: 2000, callers, operations: 3000, idle: Duration::from_millis(50) };
+    let job =
+        Job { workloads, population: 2000, callers, shards: None, operations: 3000, idle: Duration::from_millis(50) };
     let report = (entry.run)(&job);
     let mut faults = report.faults.iter().filter(|fault| !fault.ends_with("fired early"));
     assert_eq!(faults.next(), None, "{}", entry.name);
@@ -38,13 +39,16 @@ fn at_once<T: Send>(of: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
 }
 
 #[test]
-fn as_many_operations_as_the_command_line_tells() {
+fn as_many_operations_and_shards_as_the_command_line_tells() {
     let planned = |arguments: &str| match parse(arguments.split(' ')) {
-        Ok(Command::Measure(options)) => plan(&options).iter().map(|job| job.operations).collect::<Vec<_>>(),
+        Ok(Command::Measure(options)) => plan(&options),
         other => panic!("{other:?}"),
     };
-    assert_eq!(planned("--only rpc --n 1000,1000000 --callers 1 --operations 12_345"), [12_345; 2]);
-    assert_eq!(planned("--only rpc --n 1000,1000000 --callers 1"), [500_000, 1_000_000]);
+    let operations = |arguments| planned(arguments).iter().map(|job| job.operations).collect::<Vec<_>>();
+    assert_eq!(operations("--only rpc --n 1000,1000000 --callers 1 --operations 12_345"), [12_345; 2]);
+    assert_eq!(operations("--only rpc --n 1000,1000000 --callers 1"), [500_000, 1_000_000]);
+    let shards = |arguments| planned(arguments)[0].shards;
+    assert_eq!((shards("--only burst --shards 3"), shards("--only burst")), (Some(3), None));
 }
 
 #[test]
@@ -84,7 +88,7 @@ where
     C::Caller: Caller<Handle = ()>,
 {
     let witness = Witness::new(6);
-    let contender: &C = Box::leak(Box::new(C::new(witness)));
+    let contender: &C = Box::leak(Box::new(C::new(witness, None)));
     let mut caller = contender.caller();
     let (soon, far) = (Duration::from_millis(500), Duration::from_secs(600));
     let mut start = |value, delay| caller.schedule(Timer { key: value % 5, value, delay });
@@ -126,7 +130,7 @@ struct Batched(Mutex<HashMap<u64, u64>>);
 
 impl Contender for Batched {
     type Caller = Batches;
-    fn new(_witness: &'static Witness) -> Self {
+    fn new(_witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self(Mutex::default())
     }
     fn caller(&'static self) -> Batches {
@@ -183,7 +187,7 @@ fn a_service_that_loses_timers_is_found_out() {
     struct Forgetful;
     impl Contender for Forgetful {
         type Caller = &'static Self;
-        fn new(_witness: &'static Witness) -> Self {
+        fn new(_witness: &'static Witness, _shards: Option<usize>) -> Self {
             Self
         }
         fn caller(&'static self) -> &'static Self {
@@ -201,6 +205,6 @@ fn a_service_that_loses_timers_is_found_out() {
         }
     }
     let workloads = vec![Workload::Rpc, Workload::Cancel, Workload::Sooner, Workload::Heartbeat];
-    let job = Job { workloads, population: 1000, callers: 1, operations: 1000, idle: Duration::ZERO };
+    let job = Job { workloads, population: 1000, callers: 1, shards: None, operations: 1000, idle: Duration::ZERO };
     assert_eq!(workloads::run::<Forgetful>(&job).faults.len(), 4);
 }

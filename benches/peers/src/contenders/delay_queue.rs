@@ -103,7 +103,7 @@ pub(crate) struct DelayQueueKey<S: KeyHasher>(Driven<Keyed<S>>);
 
 impl<S: KeyHasher> Contender for DelayQueueKey<S> {
     type Caller = Entered<Keyed<S>>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self(Driven::new(1, witness))
     }
     fn caller(&'static self) -> Self::Caller {
@@ -115,8 +115,9 @@ pub(crate) struct DelayQueueShards<S: KeyHasher>(Driven<Keyed<S>>);
 
 impl<S: KeyHasher> Contender for DelayQueueShards<S> {
     type Caller = Entered<Keyed<S>>;
-    fn new(witness: &'static Witness) -> Self {
-        Self(Driven::new(available_parallelism().map_or(1, NonZero::get), witness))
+    fn new(witness: &'static Witness, shards: Option<usize>) -> Self {
+        let cores = || available_parallelism().map_or(1, NonZero::get);
+        Self(Driven::new(shards.unwrap_or_else(cores), witness))
     }
     fn caller(&'static self) -> Self::Caller {
         self.0.enter()

@@ -22,7 +22,7 @@ pub(crate) struct DelayQueueHandle(Driven<Plain>);
 
 impl Contender for DelayQueueHandle {
     type Caller = Entered<Plain>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self(Driven::new(1, witness))
     }
     fn caller(&'static self) -> Self::Caller {

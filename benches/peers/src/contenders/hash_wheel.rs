@@ -87,7 +87,7 @@ impl PeriodicState for Never {
 
 impl<S: KeyHasher> Contender for HashWheel<S> {
     type Caller = Sending<S>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         let shared = Box::leak(Box::new(Shared { timers: DashMap::default(), callers: AtomicU32::new(0), witness }));
         Self { service: Service::new().expect("the system starts a thread"), shared }
     }

@@ -40,7 +40,7 @@ struct Slot {
 
 impl<Q: Queue, S: KeyHasher> Contender for Locked<Q, S> {
     type Caller = &'static Shared<Q, S>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         let (queue, earlier) = (Mutex::default(), Condvar::new());
         let shared: &'static _ = Box::leak(Box::new(Shared { queue, earlier, timers: DashMap::default(), witness }));
         std::thread::spawn(|| shared.drive());

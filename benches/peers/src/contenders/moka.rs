@@ -37,7 +37,7 @@ impl Expiry<u64, Slot> for Delay {
 
 impl<S: KeyHasher> Contender for Moka<S> {
     type Caller = &'static Cache<u64, Slot, S>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         let listener = |_, slot: Slot, cause| {
             if cause == RemovalCause::Expired {
                 witness.fire(slot.value);

@@ -12,9 +12,12 @@ const THREADS: &str = "shardwheel-";
 pub(crate) struct Shardwheel<S: KeyHasher>(pub(super) Scheduler<u64, u64, S>);
 
 impl<S: KeyHasher> Shardwheel<S> {
-    pub(super) fn build(witness: &'static Witness) -> Self {
-        let scheduler = Scheduler::builder().hasher(S::default()).build(|_, value| witness.fire(value));
-        Self(scheduler.expect("the defaults are in range"))
+    pub(super) fn build(witness: &'static Witness, shards: Option<usize>) -> Self {
+        let mut builder = Scheduler::builder().hasher(S::default());
+        if let Some(shards) = shards {
+            builder = builder.shards(shards);
+        }
+        Self(builder.build(|_, value| witness.fire(value)).expect("the system starts so many threads"))
     }
 
     pub(super) fn wait_for_threads(&self) {
@@ -29,8 +32,8 @@ impl<S: KeyHasher> Shardwheel<S> {
 
 impl<S: KeyHasher> Contender for Shardwheel<S> {
     type Caller = ByKey<S>;
-    fn new(witness: &'static Witness) -> Self {
-        Self::build(witness)
+    fn new(witness: &'static Witness, shards: Option<usize>) -> Self {
+        Self::build(witness, shards)
     }
     fn caller(&'static self) -> ByKey<S> {
         ByKey(&self.0)

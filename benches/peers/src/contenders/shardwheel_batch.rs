@@ -10,8 +10,8 @@ pub(crate) struct ShardwheelBatch<S: KeyHasher>(Shardwheel<S>);
 
 impl<S: KeyHasher> Contender for ShardwheelBatch<S> {
     type Caller = InBatches<S>;
-    fn new(witness: &'static Witness) -> Self {
-        Self(Shardwheel::build(witness))
+    fn new(witness: &'static Witness, shards: Option<usize>) -> Self {
+        Self(Shardwheel::build(witness, shards))
     }
     fn caller(&'static self) -> InBatches<S> {
         InBatches { timers: &self.0.0, batch: Vec::new(), numbers: Vec::new(), keys: Vec::new() }

@@ -10,8 +10,8 @@ pub(crate) struct ShardwheelHandle<S: KeyHasher, const INDEXED: bool>(Shardwheel
 
 impl<S: KeyHasher, const INDEXED: bool> Contender for ShardwheelHandle<S, INDEXED> {
     type Caller = ByHandle<S, INDEXED>;
-    fn new(witness: &'static Witness) -> Self {
-        Self(Shardwheel::build(witness))
+    fn new(witness: &'static Witness, shards: Option<usize>) -> Self {
+        Self(Shardwheel::build(witness, shards))
     }
     fn caller(&'static self) -> ByHandle<S, INDEXED> {
         ByHandle(&self.0.0)

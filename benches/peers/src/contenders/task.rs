@@ -31,7 +31,7 @@ struct Slot {
 
 impl<P: Sleep, S: KeyHasher> Contender for Tasks<P, S> {
     type Caller = &'static Self;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self { runtime: super::runtime(), timers: DashMap::default(), witness, sleep: PhantomData }
     }
     fn caller(&'static self) -> Self::Caller {

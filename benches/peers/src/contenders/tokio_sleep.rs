@@ -24,7 +24,7 @@ struct Slot {
 
 impl<S: KeyHasher> Contender for TokioSleep<S> {
     type Caller = Entered<S>;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self { runtime: super::runtime(), timers: DashMap::default(), witness }
     }
     fn caller(&'static self) -> Entered<S> {

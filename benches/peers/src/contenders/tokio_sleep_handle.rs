@@ -17,7 +17,7 @@ pub(crate) struct TokioSleepHandle {
 
 impl Contender for TokioSleepHandle {
     type Caller = Owner;
-    fn new(witness: &'static Witness) -> Self {
+    fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
         Self { runtime: super::runtime(), witness }
     }
     fn caller(&'static self) -> Owner {

@@ -35,7 +35,7 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
 /// `None` if the first deadline came too soon.
 fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration)> {
     let witness = Witness::new(job.population);
-    let contender = start::<C>(witness);
+    let contender = start::<C>(job, witness);
     let order = random_order(job.population);
     let first = Instant::now() + lead;
     let deadline = |number: u64| first + SPREAD.mul_f64(number as f64 / job.population as f64);

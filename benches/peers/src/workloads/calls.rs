@@ -27,7 +27,7 @@ type Moves<C> = (Vec<u32>, Row<Handle<C>>);
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let witness = Witness::new(0);
-    let mut stage = Stage { contender: start::<C>(witness), witness, job, report: Report::default() };
+    let mut stage = Stage { contender: start::<C>(job, witness), witness, job, report: Report::default() };
     let mut timers = stage.schedule(Workload::Schedule, 0);
     if job.wants(Workload::Rpc) {
         stage.rpc();

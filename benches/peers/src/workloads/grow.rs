@@ -15,7 +15,7 @@ use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
-    let contender = start::<C>(Witness::new(0));
+    let contender = start::<C>(job, Witness::new(0));
     let before = process::resident_bytes();
     let (calls, _kept) = on_core(0, || fill::<C>(contender, job.population));
     let settling = Instant::now();

@@ -16,7 +16,7 @@ fn very_far(number: u64) -> Timer {
 }
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
-    let contender = start::<C>(Witness::new(0));
+    let contender = start::<C>(job, Witness::new(0));
     let mut caller = contender.caller();
     for batch in batches::<C::Caller>(0..job.population as u64) {
         caller.schedule_all(batch.map(very_far), |_| {});

@@ -19,7 +19,7 @@ fn resident_when_calm(contender: &impl Contender) -> f64 {
 }
 
 pub(super) fn pending<C: Contender>(job: &Job) -> Report {
-    let contender = start::<C>(Witness::new(0));
+    let contender = start::<C>(job, Witness::new(0));
     let mut caller = contender.caller();
     let before = resident_when_calm(contender);
     let mut kept = Vec::with_capacity(job.population);
@@ -43,7 +43,7 @@ pub(super) fn pending<C: Contender>(job: &Job) -> Report {
 }
 
 pub(super) fn churn<C: Contender>(job: &Job) -> Report {
-    let contender = start::<C>(Witness::new(0));
+    let contender = start::<C>(job, Witness::new(0));
     let mut caller = contender.caller();
     let before = resident_when_calm(contender);
     let cancelled = requests(&mut caller, 0..job.population as u64, DAY);

@@ -174,6 +174,8 @@ pub(crate) struct Job {
     /// Timers; in `Churn` how many there are in all, one after another.
     pub(crate) population: usize,
     pub(crate) callers: usize,
+    /// `None`: as many as each service has if it is not told.
+    pub(crate) shards: Option<usize>,
     /// In `Rpc` and `Heartbeat`, over all callers.
     pub(crate) operations: usize,
     /// How long nothing happens in `Idle`.
@@ -203,8 +205,8 @@ pub(crate) fn run<C: Contender>(job: &Job) -> Report {
 }
 
 /// Contenders live as long as their process.
-fn start<C: Contender>(witness: &'static crate::witness::Witness) -> &'static C {
-    Box::leak(Box::new(C::new(witness)))
+fn start<C: Contender>(job: &Job, witness: &'static crate::witness::Witness) -> &'static C {
+    Box::leak(Box::new(C::new(witness, job.shards)))
 }
 
 /// Timer `number` of those that are not to fire: due in 1 min to 1 h.
