@@ -120,6 +120,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// One more thread works ahead while they grow, one runs quick callbacks of several shards (if there are five or more), and a rayon
     /// pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow callbacks: by default that makes three threads to a core,
     /// and two. All sleep while nothing is due.
+    ///
+    /// Each tick at which a timer of a shard is due wakes that shard's worker. So while fewer than some hundred thousand timers a second
+    /// fire, fewer shards take less processor time, and most calls are as fast: on sixteen cores, one shard takes a seventh of what
+    /// sixteen take for 10,000 a second, and a fifth for 100,000 (`docs/benchmarks.md`).
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
