@@ -145,18 +145,18 @@ impl Model {
     /// How the model fails with this fault in the shipped code, if it does. With few interruptions first: most faults need no more, and
     /// there are far fewer ways.
     pub(crate) fn fails(&self, lines: Lines, change: Change) -> Option<String> {
-        let fewer = (1..self.preemptions.unwrap_or(3)).map(|bound| self.preemptions(bound));
-        fewer.chain([*self]).find_map(|model| model.fails_as_it_is(lines, change)).or_else(|| {
-            assert!(sync::mutant_was_reached(), "{}: {lines:?} is not on its way", self.name);
-            None
-        })
+        let mut fewer = (1..self.preemptions.unwrap_or(3)).map(|bound| self.preemptions(bound));
+        let failure = fewer.find_map(|model| model.fails_as_it_is(lines, change, false));
+        failure.or_else(|| self.fails_as_it_is(lines, change, true))
     }
 
-    fn fails_as_it_is(&self, lines: Lines, change: Change) -> Option<String> {
+    /// With few interruptions, it may pass without a way to these lines.
+    fn fails_as_it_is(&self, lines: Lines, change: Change, must_reach: bool) -> Option<String> {
         let explored = self.in_each_way(|loads| {
             let explored = self.explore(loads, Some((lines, change)));
+            let may_miss = !must_reach && explored.result.is_ok();
+            assert!(explored.mutant_was_reached || may_miss, "{}: {lines:?} is not on its way", self.name);
             explored.result.inspect_err(|failure| {
-                assert!(explored.mutant_was_reached, "{}: fails without the fault: {failure}", self.name);
                 let bound = self.preemptions;
                 println!("{}: {change:?} killed with {loads:?} loads, {bound:?} interruptions: {failure}", self.name);
             })?;

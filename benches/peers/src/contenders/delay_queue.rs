@@ -147,3 +147,15 @@ impl<S: KeyHasher> Caller for Entered<Keyed<S>> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::hash_map::RandomState;
+
+    #[test]
+    fn there_are_as_many_queues_as_shards_are_told() {
+        let DelayQueueShards(driven) = DelayQueueShards::<RandomState>::new(Witness::new(0), Some(3));
+        assert_eq!(driven.queues.len(), 3);
+    }
+}

@@ -57,3 +57,15 @@ impl<S: KeyHasher> Caller for ByKey<S> {
         self.0.reschedule(&key, delay)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::hash_map::RandomState;
+
+    #[test]
+    fn it_has_as_many_shards_as_it_is_told() {
+        let Shardwheel(scheduler) = Shardwheel::<RandomState>::new(Witness::new(0), Some(3));
+        assert_eq!(scheduler.stats().shards.len(), 3);
+    }
+}
