@@ -3,7 +3,6 @@
 //! All of them are there before anybody asks. So it takes one count, where a queue has a mark for each place as well; and a thread
 //! that is stopped holds up nobody.
 
-use crossbeam_utils::CachePadded;
 use std::mem::needs_drop;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,15 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(crate) struct Handout<T> {
     /// Those that have been handed out as well: nothing is written to them.
     items: Vec<T>,
-    /// How many were asked for; at last a few more than there are. On a line of its own: all threads write to it.
-    asked: CachePadded<AtomicUsize>,
+    /// How many were asked for; at last a few more than there are. (Not on a line of its own: as a rule one thread asks, and to align it
+    /// would make the allocator work.)
+    asked: AtomicUsize,
 }
 
 impl<T: Send> Handout<T> {
     /// Of items that nobody misses if they are not asked for, and that others may look at while somebody has them.
     pub(crate) fn new(items: Vec<T>) -> Self {
         const { assert!(!needs_drop::<T>(), "an item would be dropped here and by whoever has it") };
-        Self { items, asked: CachePadded::new(AtomicUsize::new(0)) }
+        Self { items, asked: AtomicUsize::new(0) }
     }
 
     /// How many nobody has asked for.
