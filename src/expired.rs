@@ -191,7 +191,7 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         let (batch, shard) = (self.batch, self.batch.shard());
         let ended = self.nodes.len() + mem::take(&mut self.rearmed);
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
-        self.nodes.drain(..).for_each(|node| shard.finish(node, &access));
+        shard.finish_all(&mut self.nodes, &access);
         batch.core.drop_keys_of(batch.shard_number, &with_keys);
         batch.unfinished.end(ended, &batch.core.under_way[batch.shard_number]);
     }

@@ -141,25 +141,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// Files what is in the mailbox, and expires what is due at `now`, up to a bound.
     pub(crate) fn step(&mut self, now: Tick) -> Left {
         self.watch.call_help(self.now);
-        let ordinal = thread::ordinal();
-        let access = Access::new(&ordinal);
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         shard.set_hand(now);
-        let (wheel, due) = (&mut self.wheel, &mut self.due);
-        shard.mailbox.drain(&mut self.inbox, DRAIN_MAX, &access.guard, |hint| file(wheel, due, hint, now));
+        self.drain(shard, now);
         let caught_up = !self.is_backlogged() && {
             let most = if now.0.saturating_sub(self.wheel.hand()) < LAG_MAX { STEP_MAX } else { usize::MAX };
             let due = &mut self.due;
             self.wheel.advance_bounded(now.0, most, |_, hint| due.push(hint))
         };
-        self.look_at_due(shard, now, &access);
-        self.sweep(shard, now, &access);
+        self.look_at_due(shard, now);
+        self.sweep(shard, now);
         let has_upkeep = self.sweeping || caught_up && !self.wheel.prepare(PREPARE_MAX, |_| true);
         shard.report_hints(self.wheel.len());
         self.core.reports[self.index].wheel_entries.store(self.wheel.len() as u64, Relaxed);
-        // Callbacks may run right here, and for as long as they like: not under our guard.
-        drop(access);
         self.hand_over();
         match (caught_up, has_upkeep) {
             (false, _) => Left::Due,
@@ -168,20 +163,27 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
+    fn drain(&mut self, shard: &Shard<K, V>, now: Tick) {
+        let ordinal = thread::ordinal();
+        let access = Access::new(&ordinal);
+        let (wheel, due) = (&mut self.wheel, &mut self.due);
+        shard.mailbox.drain(&mut self.inbox, DRAIN_MAX, &access.guard, |hint| file(wheel, due, hint, now));
+    }
+
     /// True if the executor does not keep up. What is due stays pending meanwhile.
     pub(crate) fn is_backlogged(&self) -> bool {
         // A callback that runs right here is not waiting for anybody.
         !self.core.runs_inline && self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
     }
 
-    fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
+    fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick) {
         if self.due.is_empty() {
             return;
         }
         self.enter();
         let (wheel, claims) = (&mut self.wheel, &mut self.claims);
-        shard.visit_ahead(&self.due, Hint::node, |hint| {
-            if let Some(later) = look(shard, hint, now, access, claims) {
+        shard.visit_hints(&self.due, |hint| {
+            if let Some(later) = look(shard, hint, now, claims) {
                 wheel.insert(later);
             }
         });
@@ -191,7 +193,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     /// Looks at some hints ahead of their time while those that serve no timer prevail.
-    fn sweep(&mut self, shard: &Shard<K, V>, now: Tick, access: &Access) {
+    fn sweep(&mut self, shard: &Shard<K, V>, now: Tick) {
         self.sweeping |= shard.has_stale_hints();
         if self.sweeping && !self.is_backlogged() {
             let due = &mut self.due;
@@ -204,7 +206,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             // filed again, since it is the one that the promise names.
             self.due.sort_unstable();
             self.due.dedup();
-            self.look_at_due(shard, now, access);
+            self.look_at_due(shard, now);
             shard.report_hints(self.wheel.len());
             if round_completed {
                 // Equal ones that were too far apart to meet lie in one slot; so a larger share of that finds them.
@@ -252,8 +254,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     pub(crate) fn next_deadline(&mut self, now: Tick, limit: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
-        let ordinal = thread::ordinal();
-        let access = Access::new(&ordinal);
         let mut looks = 0;
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
@@ -267,10 +267,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             let claims = &mut self.claims;
             self.wheel.review(tick, |hint| {
                 looks += 1;
-                look(shard, hint, now, &access, claims)
+                look(shard, hint, now, claims)
             });
         };
-        drop(access);
         // A review may have met a timer that was moved to an earlier deadline, which has come.
         self.hand_over();
         next
@@ -293,12 +292,12 @@ fn file(wheel: &mut Slots<Hint>, due: &mut Vec<Hint>, hint: Hint, now: Tick) {
 }
 
 /// Looks at the timer behind a hint; the hint to file instead, if it is due later.
-fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, access: &Access, claims: &mut Vec<Claim>) -> Option<Hint>
+fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, claims: &mut Vec<Claim>) -> Option<Hint>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    match shard.look(hint, now, access) {
+    match shard.look(hint, now) {
         Look::Expired(claim) => {
             claims.push(claim);
             None

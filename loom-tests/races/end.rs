@@ -129,7 +129,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
         world.shard.claim_this(timer, Purpose::TakeOut, &access)
     } else {
         let due = Tick(TICK_0 + 5);
-        match world.shard.look(Hint::new(due, timer.node), due, &access) {
+        match world.shard.look(Hint::new(due, timer.node), due) {
             Look::Expired(claim) => Some(claim),
             _ => None,
         }

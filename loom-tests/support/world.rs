@@ -440,7 +440,7 @@ impl Worker {
         *wheel = later;
         let due: Vec<Hint> = due;
         for hint in due {
-            match shard.look(hint, now, &access) {
+            match shard.look(hint, now) {
                 Look::Nothing => {}
                 Look::Later(hint) => {
                     assert!(hint.tick(now) > now, "filed again for the past");

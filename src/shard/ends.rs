@@ -42,8 +42,8 @@ pub(crate) enum Fired<V> {
 #[derive(Debug)]
 pub(crate) struct ClaimedNode {
     pub(super) node: u32,
-    /// It was taken out of the index for this claim, and its word has not been told.
-    pub(super) unlinked: bool,
+    /// It is to leave the index when it is finished, if nobody has taken it out by then.
+    pub(super) is_linked: bool,
 }
 
 impl Claim {
@@ -63,6 +63,11 @@ impl ClaimedNode {
     }
 }
 
+/// A timer that we have just claimed, and whose word was `seen`.
+pub(super) fn claimed(node: u32, seen: Word, repeats: bool) -> Claim {
+    Claim { node: ClaimedNode { node, is_linked: true }, repeats, deadline: seen.deadline() }
+}
+
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Claims the pending timer whose key satisfies `is_key`, as if it were due.
     pub(crate) fn claim(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> Option<Claim> {
@@ -70,7 +75,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             if !word.is_pending() {
                 return None;
             }
-            if let Some(claim) = self.try_claim(node, word, Purpose::Fire, access) {
+            if let Some(claim) = self.try_claim(node, word, Purpose::Fire) {
                 return Some(claim);
             }
         }
@@ -78,29 +83,22 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// As `claim`, of a timer that is known by its identity.
-    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, access: &Access) -> Option<Claim> {
+    pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, _pinned: &Access) -> Option<Claim> {
         while let Some((node, word)) = self.pending(timer) {
-            if let Some(claim) = self.try_claim(node, word, purpose, access) {
+            if let Some(claim) = self.try_claim(node, word, purpose) {
                 return Some(claim);
             }
         }
         None
     }
 
-    fn try_claim(&self, node: Node<'_, K, V>, seen: Word, purpose: Purpose, access: &Access) -> Option<Claim> {
+    fn try_claim(&self, node: Node<'_, K, V>, seen: Word, purpose: Purpose) -> Option<Claim> {
         match purpose {
             Purpose::Fire => node.head.word.claim(seen).ok()?,
             Purpose::TakeOut => node.head.word.kill(seen, End::KeyInUse).ok()?,
         }
         let repeats = purpose == Purpose::Fire && seen.repeats();
-        Some(self.claimed(node, seen, repeats, access))
-    }
-
-    /// A timer that we have just claimed, and whose word was `seen`. Unless it may come back, its node leaves the index: the place
-    /// is free before the callback runs.
-    pub(super) fn claimed(&self, node: Node<'_, K, V>, seen: Word, repeats: bool, access: &Access) -> Claim {
-        let unlinked = !repeats && self.take_out_of_index(node, access);
-        Claim { node: ClaimedNode { node: node.number, unlinked }, repeats, deadline: seen.deadline() }
+        Some(claimed(node.number, seen, repeats))
     }
 
     /// True if it was this call that took the node of an ended timer out of the index, or no index led to it.
@@ -143,8 +141,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             None => {
                 // SAFETY: it has ended while the value was ours, and nobody else takes that.
                 let value = unsafe { node.tail.take_value() };
-                let unlinked = self.take_out_of_index(node, access);
-                Fired::Ended(ClaimedNode { unlinked, ..claim }, value)
+                Fired::Ended(claim, value)
             }
         }
     }
@@ -161,14 +158,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         unsafe { self.slab.head(claim.node).with_key(read) }
     }
 
-    /// Says that the key of a claimed timer is needed no more.
+    /// Says that the key of a claimed timer is needed no more. Now its node leaves the index: who claimed it was on another core, as a
+    /// rule, which so need not have its hash and line. (A timer of the same key that has begun meanwhile has taken it out.)
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
-        let ClaimedNode { node, unlinked } = claim;
-        // If it was unlinked for this claim, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
+        let node = self.slab.node(claim.node);
+        let unlinked = claim.is_linked && self.take_out_of_index(node, access);
+        // If it was us who has taken it out, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
         let must_tell = !unlinked || needs_drop::<K>();
-        let was_unlinked = must_tell && self.slab.head(node).word.finish();
+        let was_unlinked = must_tell && node.head.word.finish();
         if unlinked || was_unlinked {
-            self.slab.retire(self.slab.node(node), access);
+            self.slab.retire(node, access);
         }
         self.slab.tidy(access);
     }
@@ -193,12 +192,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// The value of our own timer that has given way, and its node out of the index.
-    pub(super) fn take_back(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> V {
+    pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) -> V {
         // SAFETY: it never was pending, so its value is its author's: ours. We come here once.
         let value = unsafe { node.tail.take_value() };
         // Others may be comparing its key: so it is finished as one that was claimed.
-        let unlinked = self.index.remove(spot, node.number, None, access);
-        self.finish(ClaimedNode { node: node.number, unlinked }, access);
+        self.finish(ClaimedNode { node: node.number, is_linked: true }, access);
         value
     }
 
@@ -215,7 +213,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
     pub(crate) fn seal(&self, access: &Access, mut each: impl FnMut(Claim)) {
         let mut claim = |node, word: Word| {
-            each(Claim { node: ClaimedNode { node, unlinked: false }, repeats: false, deadline: word.deadline() });
+            // Nobody takes it out: the shard is sealed.
+            each(Claim { node: ClaimedNode { node, is_linked: false }, repeats: false, deadline: word.deadline() });
         };
         self.index.seal(&self.slab, access, &mut claim);
         self.seal_unindexed(claim);

@@ -1,4 +1,4 @@
-//! Going through many timers in no order: what their ends touch is asked for some steps ahead.
+//! Going through many timers in no order: what is touched of each is asked for some steps ahead.
 //!
 //! The end of a timer takes three accesses that follow from one another, each perhaps a cache miss: its head, its tail with the
 //! hash, and the line of that. Taken one by one, the processor would wait for each. So groups of timers are under way side by side,
@@ -7,81 +7,84 @@
 //! (Groups, not single timers: what a visit exchanges waits for all that was begun before, and so for the page of what was asked for
 //! last. In a group those waits overlap.)
 
-use super::Shard;
-use super::slab::{Head, Tail};
-use crate::sync::prefetch;
+use super::{Access, ClaimedNode, Hint, Shard};
 
 /// Timers of which the same is asked for in a row.
 const GROUP: usize = 8;
-/// Groups on their way, the one that is visited included.
-const STAGES: usize = 4;
 
-/// What is known of a timer whose turn comes soon; only a guess, others may end it meanwhile.
-struct Coming<'a, K, V> {
-    head: &'a Head<K>,
-    /// If it was pending.
-    tail: Option<&'a Tail<V>>,
+/// Calls `step` with the number of each of so many `steps`, for each place below `len`: in the order of places, for each place in that of
+/// steps, and by groups.
+#[inline(always)]
+fn in_groups(len: usize, steps: usize, mut step: impl FnMut(usize, usize)) {
+    for round in 0..len.div_ceil(GROUP) + steps - 1 {
+        for number in 0..steps {
+            let begin = round.checked_sub(number).map_or(len, |group| group * GROUP);
+            (begin..len.min(begin + GROUP)).for_each(|place| step(number, place));
+        }
+    }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
+    /// Calls `visit` for each hint, in their order, when the head that it leads to should be in the cache.
+    pub(crate) fn visit_hints(&self, hints: &[Hint], mut visit: impl FnMut(Hint)) {
+        in_groups(hints.len(), 2, |step, place| match step {
+            0 => self.slab.prefetch(hints[place].node()),
+            _ => visit(hints[place]),
+        });
+    }
+
     /// Calls `visit` for each item, in their order, when what the end of its `node`'s timer touches should be in the cache.
     pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
-        let mut coming = [const { None }; STAGES * GROUP];
-        let at = |place: usize| place % (STAGES * GROUP);
-        for step in 0..items.len().div_ceil(GROUP) + STAGES - 1 {
-            // The places of the group that was begun so many steps ago, if there is one.
-            let group = |ago: usize| {
-                let begin = step.checked_sub(ago).map_or(items.len(), |number| number * GROUP);
-                begin..items.len().min(begin + GROUP)
-            };
-            for place in group(0) {
-                let head = self.slab.head(node(items[place]));
-                prefetch(head);
-                coming[at(place)] = Some(Coming { head, tail: None });
-            }
-            for place in group(1) {
-                if let Some(Coming { head, tail }) = &mut coming[at(place)]
-                    && head.word.load().is_pending()
-                {
-                    prefetch(*tail.insert(self.slab.tail(node(items[place]))));
-                }
-            }
-            for place in group(2) {
-                if let Some(Coming { tail: Some(tail), .. }) = coming[at(place)] {
-                    // If the timer has ended meanwhile, that may be no hash any more; some line is behind any number.
-                    let _ = self.spot_if_indexed(tail.hash());
-                }
-            }
-            group(3).for_each(|place| visit(items[place]));
+        in_groups(items.len(), 3, |step, place| match step {
+            0 => self.prefetch_node(node(items[place])),
+            1 => self.fetch_line(node(items[place])),
+            _ => visit(items[place]),
+        });
+    }
+
+    /// Finishes claimed timers, whose values were taken just now; `nodes` is empty then.
+    pub(crate) fn finish_all(&self, nodes: &mut Vec<ClaimedNode>, access: &Access) {
+        let mut left = nodes.drain(..);
+        let fetch_lines =
+            |nodes: &[ClaimedNode]| nodes.iter().take(GROUP).for_each(|node| self.fetch_line(node.node()));
+        fetch_lines(left.as_slice());
+        while left.len() > 0 {
+            fetch_lines(left.as_slice().get(GROUP..).unwrap_or(&[]));
+            left.by_ref().take(GROUP).for_each(|node| self.finish(node, access));
         }
+    }
+
+    /// Asks for the line of a node's key. If the timer has ended and gone meanwhile, it is some line or other: any number has one.
+    fn fetch_line(&self, node: u32) {
+        let _ = self.spot_if_indexed(self.slab.tail(node).hash());
     }
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use super::super::period::Repeats;
-    use super::super::{Access, Due, Tick};
     use super::*;
 
     #[test]
-    fn each_is_visited_once_and_in_their_order() {
-        let shard = Shard::<u32, ()>::new(1, 64, Tick(0));
-        let ordinal = crate::thread::ordinal();
-        let mut access = Access::new(&ordinal);
-        // Every third is cancelled: of a timer that has ended, neither tail nor line is asked for.
-        let nodes: Vec<u32> = (0..(STAGES as u32 + 2) * GROUP as u32)
-            .map(|key| {
-                let (spot, due) = (shard.spot(key), Due { tick: Some(Tick(7)), now: Tick(0) });
-                let started = shard.schedule(spot, key, (), due, Repeats::Never, &mut access);
-                let node = started.unwrap_or_else(|_| panic!("there is room")).identity.node;
-                assert!(key % 3 != 0 || shard.cancel(spot, None, |other| *other == key, &access).is_some());
-                node
-            })
-            .collect();
-        for len in 0..nodes.len() {
-            let mut visited = Vec::new();
-            shard.visit_ahead(&nodes[..len], |node| node, |node| visited.push(node));
-            assert_eq!(visited, nodes[..len]);
+    fn each_step_is_taken_at_each_place_once_and_in_order() {
+        for (len, steps) in (0..5 * GROUP).flat_map(|len| [1, 2, 3].map(|steps| (len, steps))) {
+            let (mut next, mut by_step) = (vec![0; len], vec![Vec::new(); steps]);
+            in_groups(len, steps, |step, place| {
+                assert_eq!(next[place], step);
+                next[place] += 1;
+                by_step[step].push(place);
+            });
+            assert!(by_step.into_iter().all(|places| places.into_iter().eq(0..len)), "{len} places, {steps} steps");
         }
+    }
+
+    #[test]
+    fn a_step_is_some_places_ahead_of_the_next() {
+        let mut order = Vec::new();
+        in_groups(3 * GROUP, 2, |step, place| order.push((step, place)));
+        let at = |what| order.iter().position(|&taken| taken == what);
+        assert!(
+            (0..3 * GROUP)
+                .all(|place| at((1, place)).expect("it is taken") - at((0, place)).expect("so is this") >= GROUP)
+        );
     }
 }

@@ -228,9 +228,15 @@ impl Index {
         }
     }
 
-    /// Puts a tentative node into its line. True if others in there look like it.
+    /// Puts a tentative node into its line. True if others in there look like it, and may be there still.
     #[inline]
-    pub(super) fn insert<K, V>(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Unplaced>
+    pub(super) fn insert<K, V>(
+        &self,
+        slab: &Slab<K, V>,
+        spot: Spot,
+        node: Node<'_, K, V>,
+        access: &Access,
+    ) -> Result<bool, Unplaced>
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
@@ -249,21 +255,34 @@ impl Index {
                 return Err(Unplaced::Sealed);
             }
         };
-        Ok(self.has_others(home, node.number))
+        Ok(self.has_others(slab, home, node.number))
     }
 
-    /// True if there are others that look like the node, which we have put in.
+    /// True if there are others that look like the node, which we have put in, and may be there still.
     #[inline]
-    fn has_others(&self, home: Home<'_>, node: u32) -> bool {
+    fn has_others<K, V>(&self, slab: &Slab<K, V>, home: Home<'_>, node: u32) -> bool
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
         let (places, last) = home.line.search(AtomicPair::load_after_claim, home.like);
         if places.is_one() && last.link() == More::NONE {
             // That is ours; or ours is out again. Then its timer has been decided, and is not published once more.
             return false;
         }
-        let others = self.each_like(home, AtomicPair::load_after_claim, |_, other| {
-            if other == node { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        let mut other = None;
+        let several = self.each_like(home, AtomicPair::load_after_claim, |_, like| match other {
+            _ if like == node => ControlFlow::Continue(()),
+            None => {
+                other = Some(like);
+                ControlFlow::Continue(())
+            }
+            Some(_) => ControlFlow::Break(()),
         });
-        others.is_break()
+        // One that is dead is as good as none: while we are pinned, it is so for good. It may be the timer whose callback starts its key
+        // again. (Several are not passed over: whoever goes through them takes the dead out, of a key that is started over and over while its
+        // callbacks are late.)
+        several.is_break() || other.is_some_and(|other| !slab.head(other).word.load().is_dead())
     }
 
     /// Puts a cell into the line, or into one behind it.

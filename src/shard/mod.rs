@@ -236,7 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             self.announce(node.number, &node.head.promise, due, access);
             return Ok(None);
         }
-        Ok(Some(self.take_back(spot, node, access)))
+        Ok(Some(self.take_back(node, access)))
     }
 
     #[inline(always)]
@@ -260,7 +260,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             // The worker sees to it that the new lines are set; our own is the first.
             self.alarm.interrupt();
         }
-        self.index.insert(spot, node, access).map_err(|unplaced| {
+        self.index.insert(&self.slab, spot, node, access).map_err(|unplaced| {
             let Homeless(key, value) = self.slab.give_back(node, access);
             match unplaced {
                 Unplaced::Sealed => Refused::Sealed(key, value),
@@ -426,11 +426,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// The worker's look because of a hint that it takes out of the wheel, due or not: rules 2 and 3 of `hint.rs`.
-    pub(crate) fn look(&self, hint: Hint, now: Tick, access: &Access) -> Look {
+    pub(crate) fn look(&self, hint: Hint, now: Tick) -> Look {
         let node = self.slab.node(hint.node());
         let promise = node.head.promise.withdraw(hint.tick(now));
         match node.head.word.look(now) {
-            Sight::Claimed(word) => Look::Expired(self.claimed(node, word, word.repeats(), access)),
+            Sight::Claimed(word) => Look::Expired(ends::claimed(node.number, word, word.repeats())),
             Sight::Nothing => Look::Nothing,
             Sight::Later(deadline) => match deadline.tick(now) {
                 None => Look::Nothing,

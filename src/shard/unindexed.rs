@@ -117,7 +117,7 @@ mod tests {
                 assert_eq!(shard.cancel_this(timer, access), Some(round));
                 continue;
             }
-            let Look::Expired(claim) = shard.look(Hint::new(now, timer.node), now, access) else { panic!("it is due") };
+            let Look::Expired(claim) = shard.look(Hint::new(now, timer.node), now) else { panic!("it is due") };
             let (node, value) = shard.take_value(claim);
             assert_eq!((value, shard.with_claimed_key(&node, |&key| key)), (round, round));
             if round % 4 == 1 {
@@ -185,7 +185,7 @@ mod tests {
         let due = Due { tick: Some(now), now };
         let begun = shard.slab.begin(7, 70, due.deadline(), Repeats::IfWanted, access);
         let (node, ..) = begun.expect("there is room");
-        let Look::Expired(claim) = shard.look(Hint::new(now, node.number), now, access) else { panic!("it is due") };
+        let Look::Expired(claim) = shard.look(Hint::new(now, node.number), now) else { panic!("it is due") };
         let (claim, value) = shard.take_value(claim);
         let Fired::Ended(claim, 70) = shard.fired(claim, value, Some(due), now, access) else { panic!("it is back") };
         shard.finish(claim, access);

@@ -131,6 +131,11 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
+    #[inline]
+    pub(super) fn is_dead(self) -> bool {
+        self.state() == State::Dead
+    }
+
     /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the
     /// node is out of the index.)
     #[inline]

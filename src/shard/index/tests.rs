@@ -56,7 +56,7 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
         let timer = started.expect("it is open").identity;
         assert_eq!(linked(&shard), 1, "round {round}");
         assert!(firing.iter().all(|(claim, _): &(ClaimedNode, u32)| claim.node() != timer.node), "it is in use");
-        let Look::Expired(claim) = shard.look(Hint::new(NOW, timer.node), NOW, &access()) else { panic!("it is due") };
+        let Look::Expired(claim) = shard.look(Hint::new(NOW, timer.node), NOW) else { panic!("it is due") };
         firing.push(shard.take_value(claim));
         match round % 3 {
             0 => assert_eq!(shard.cancel(shard.spot(3), None, is_key, &access()), None),
@@ -71,6 +71,30 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
         shard.finish(claim, access);
     }
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
+}
+
+/// As by a callback that starts its own key again; and by somebody else, over and over, while all those callbacks are late.
+#[test]
+fn a_key_may_be_started_again_before_its_callback_is_done() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = || Access::new(&ordinal);
+    let due = Due { tick: Some(NOW), now: NOW };
+    let tickets = |access: &Access| shard.index.lines.home(3, access).1.version();
+    let mut late = Vec::new();
+    for round in 0..4 * 64 {
+        let before = tickets(&access());
+        let started = shard.schedule(shard.spot(3), 7, round, due, Repeats::Never, &mut access()).expect("it is open");
+        assert!(started.replaced.is_none() && linked(&shard) <= 3, "round {round}");
+        // Not one that it need have drawn for a single timer that has fired.
+        assert!(round > 1 || tickets(&access()) == before, "round {round}");
+        let hint = Hint::new(NOW, started.identity.node);
+        let Look::Expired(claim) = shard.look(hint, NOW) else { panic!("it is due") };
+        late.push(shard.take_value(claim).0);
+    }
+    assert!(!shard.holds(shard.spot(3), |_| true, &access()));
+    shard.finish_all(&mut late, &access());
+    assert_eq!((linked(&shard), shard.nodes_in_use(), late.len()), (0, 0, 0));
 }
 
 /// Between a glimpse and what is done with it.
