@@ -79,6 +79,28 @@ const INSERT_BESIDE_A_REMOVAL: Model = Model::new("insert_beside_a_removal", || 
 .preemptions(2)
 .plain_preemptions(1);
 
+/// Both start a key whose timer has fired, and whose callback ends meanwhile: neither takes that for the other, or the other for that.
+const BESIDE_A_DEAD_ONE: Model = Model::new("beside_a_dead_one", || {
+    let world = World::new();
+    world.given(1, 9, 4);
+    let run = world.fire(0, 1).expect("it is pending");
+    let author = spawn({
+        let world = world.clone();
+        move || world.schedule(1, 1, 7, 5).expect("not sealed").1
+    });
+    let mine = world.schedule(0, 1, 8, 6).expect("not sealed").1;
+    assert_eq!(world.run(0, run), (1, 9));
+    let theirs = join(author);
+    match (mine, theirs, world.seal().as_slice()) {
+        (None, Some(8), [7]) => outcome("mine first"),
+        (Some(7), None, [8]) => outcome("theirs first"),
+        other => panic!("replaced, replaced, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
+
 /// An author, and a reader who sees it all or nothing.
 const SEEN_WHOLE_OR_NOT: Model = Model::new("seen_whole_or_not", || {
     let world = World::new();
@@ -96,6 +118,7 @@ const SEEN_WHOLE_OR_NOT: Model = Model::new("seen_whole_or_not", || {
 fn two_first_schedules_of_one_key_leave_one_timer() {
     ONE_KEY_TWICE.reaches(&["mine first", "theirs first"]);
     ONE_KEY_TWICE_AROUND_A_GAP.reaches(&["mine first", "theirs first"]);
+    BESIDE_A_DEAD_ONE.reaches(&["mine first", "theirs first"]);
 }
 
 #[test]
@@ -121,8 +144,14 @@ fn linking_must_be_one_step_that_publishes() {
     SEEN_WHOLE_OR_NOT.kills(place("line.rs", "Pair(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
 }
 
-const MODELS: &[Model] =
-    &[ONE_KEY_TWICE, ONE_KEY_TWICE_AROUND_A_GAP, TWO_KEYS_OF_ONE_HASH, INSERT_BESIDE_A_REMOVAL, SEEN_WHOLE_OR_NOT];
+const MODELS: &[Model] = &[
+    ONE_KEY_TWICE,
+    ONE_KEY_TWICE_AROUND_A_GAP,
+    TWO_KEYS_OF_ONE_HASH,
+    INSERT_BESIDE_A_REMOVAL,
+    BESIDE_A_DEAD_ONE,
+    SEEN_WHOLE_OR_NOT,
+];
 
 #[test]
 #[ignore = "minutes; see loom-tests/README.md"]
