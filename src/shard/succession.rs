@@ -173,7 +173,8 @@ where
                 Some(_) => others.push(taken),
             }
         } else if word.is_in_use() {
-            // Ended in our name while it fired. Or somebody else, of this key or another of equal hash, is about to take it out.
+            // Ended in our name while it fired; or its callback is not done; or somebody else, of this key or another of equal hash, is
+            // about to take it out.
             take_out(index, slab, spot, node, access);
         }
         ControlFlow::Continue(())
