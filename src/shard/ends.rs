@@ -159,7 +159,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Says that the key of a claimed timer is needed no more. Now its node leaves the index: who claimed it was on another core, as a
-    /// rule, which so need not have its hash and line. (A timer of the same key that has begun meanwhile has taken it out.)
+    /// rule, which so need not have its hash and line. (A timer of the same key that has begun meanwhile may have taken it out.)
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
         let unlinked = claim.is_linked && self.take_out_of_index(node, access);

@@ -6,9 +6,9 @@
 //! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or tentative. At most
 //!   one node of a key is pending.
 //! - **Inserting** fails only when the shard is sealed, or no further line is left. A new node goes into any empty cell, tentative; then
-//!   its author looks for others of its tag. Of two who come at once, at least one sees the other. Who sees nobody publishes. Else
-//!   `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes that were in the line when it
-//!   was drawn.
+//!   its author looks for others of its tag. Of two who come at once, at least one sees the other. Who sees nobody, or one that is
+//!   dead, publishes. Else `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes that were
+//!   in the line when it was drawn.
 //! - **Absent** is what was not found if no ticket was drawn meanwhile: a timer that takes the place of another one, in another cell, has
 //!   one before it ends that.
 //! - The thread whose exchange takes a node out of its cell, and no other, tells the node's word; or keeps it in mind if that was its task.
@@ -279,7 +279,8 @@ impl Index {
             }
             Some(_) => ControlFlow::Break(()),
         });
-        // One that is dead is as good as none: while we are pinned, it is so for good. It may be the timer whose callback starts its key
+        // One that is dead is as good as none: while we are pinned, it is so for good; and `load` acquires that, for whoever acquires what we
+        // publish, and might be helping it still (`settle`). It may be the timer whose callback starts its key
         // again. (Several are not passed over: whoever goes through them takes the dead out, of a key that is started over and over while its
         // callbacks are late.)
         several.is_break() || other.is_some_and(|other| !slab.head(other).word.load().is_dead())

@@ -253,7 +253,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         allocated.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))
     }
 
-    /// Puts a new node into the index. True if others in its line look like it.
+    /// Puts a new node into the index. True if others in its line look like it, and may be there still.
     #[inline(always)]
     fn insert(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
         if self.index.lines.fit(self.slab.most_indexed(), node.number) {

@@ -7,12 +7,13 @@
 //! - A *tentative* one ends the older timers of its key in its own name, and begins.
 //! - A *yielding* one gives way if an older timer of its key is there, else it begins.
 //!
-//! A timer without a ticket whose author has seen nobody is published by him at once, unless it is given one first. So it is older than all
-//! that are undecided while it is pending.
+//! A timer without a ticket whose author has seen nobody, or one that is dead, is published by him at once, unless it is given one first. So
+//! it is older than all that are undecided while it is pending.
 //!
 //! Who helps may be late: the timer that he helps is decided by now, and newer ones have come. So whom he finds pending he ends only if the
-//! one that he helps was undecided after that. Then the other one is older, as a newer one would not have been published before; and
-//! if the exchange comes too late, the other one has ended by then, and the exchange fails.
+//! one that he helps was undecided after that. Then the other one is older, as a newer one would not have been published before (its author
+//! knows the end of the one that is helped, and who finds the newer one pending acquires that); and if the exchange comes too late, the
+//! other one has ended by then, and the exchange fails.
 
 use super::index::{Index, Spot, take_out};
 use super::slab::{Node, Slab};

@@ -347,6 +347,9 @@ impl AtomicWord {
     /// - the caller's change first: this look sees it.
     /// - this look first: the caller's change reads from it (Acquire from Release), so that the caller then reads the
     ///   promise as withdrawn and sends a hint of its own.
+    ///
+    /// The worker need not be pinned: if the node has gone and come back meanwhile, with the very same word, it is that timer which is due,
+    /// and claimed, and `kill` acquires what is its own.
     #[inline]
     pub(super) fn look(&self, now: Tick) -> Sight {
         let mut word = self.load();
