@@ -234,6 +234,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
         if is_first || !node.head.word.load().gave_way() {
             self.announce(node.number, &node.head.promise, due, access);
+            if !is_first {
+                // It replaces nobody; but the dead of its key, whose callbacks are late, are taken out.
+                let _ = succession::take_replaced(&self.index, &self.slab, spot, node, access);
+            }
             return Ok(None);
         }
         Ok(Some(self.take_back(node, access)))
