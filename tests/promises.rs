@@ -494,7 +494,7 @@ fn promise_05_blocked_callbacks_stall_no_caller() {
     let other = scheduler.clone();
     within(PATIENCE, "calls beside blocked callbacks", move || {
         for key in 0..1_000 {
-            assert_eq!(schedule(&other, key, HOUR), None, "its place is free before the callback ends");
+            assert_eq!(schedule(&other, key, HOUR), None, "its key is free before the callback ends");
             assert!(other.reschedule(&key, 2 * HOUR) && other.contains(&key));
             assert_eq!(other.cancel(&key), Some(()));
         }

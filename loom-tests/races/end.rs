@@ -67,7 +67,7 @@ const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
 .preemptions(2)
 .reclaims_early();
 
-/// Another thread runs the callback: all that it knows of the unlinking came with the claim.
+/// The same, and another thread runs the callback, and finishes the timer.
 const HANDED_ON_OR_UNLINK: Model = Model::new("handed_on_or_unlink", || {
     finish_plain_or_unlink(|world, claimed| {
         let world = world.clone();

@@ -472,7 +472,7 @@ where
     }
 }
 
-/// Takes the node of a timer out that was ended while its callback runs. Who runs that would do so afterwards; until
+/// Takes the node of a timer out that has ended, and whose callback runs, or has yet to. Who runs that would do so afterwards; until
 /// then each look-up would pass the node, and all others of a key that is started over and over while its callbacks are late.
 #[cold]
 pub(super) fn take_out<K, V>(index: &Index, slab: &Arc<Slab<K, V>>, spot: Spot, node: Node<'_, K, V>, access: &Access)
