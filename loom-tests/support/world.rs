@@ -433,9 +433,9 @@ impl Worker {
         let now = Tick(TICK_0 + tick);
         let shard = &*self.world.shard;
         let ordinal = ordinal(0);
-        let access = Access::new(&ordinal);
         let wheel = &mut self.wheel;
-        shard.mailbox.drain(&mut self.drain, usize::MAX, &access.guard, |hint| wheel.push(hint));
+        // As in `src/worker.rs`, the looks are taken unpinned.
+        shard.mailbox.drain(&mut self.drain, usize::MAX, &Access::new(&ordinal).guard, |hint| wheel.push(hint));
         let (due, later) = std::mem::take(wheel).into_iter().partition(|hint| hint.tick(now) <= now);
         *wheel = later;
         let due: Vec<Hint> = due;
@@ -456,7 +456,7 @@ impl Worker {
                     if repeats {
                         self.runs.push(Run { node, value });
                     } else {
-                        shard.finish(node, &access);
+                        shard.finish(node, &Access::new(&ordinal));
                     }
                 }
             }
