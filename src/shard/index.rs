@@ -415,7 +415,8 @@ impl Index {
                 self.prefetch_nodes(slab, shape, soon, access);
             }
             let line = self.lines.frozen(number, access);
-            let nodes = || self.lines.overflow.chain(line).flat_map(Line::cells).map(|cell| shape.node(cell));
+            let cells = || self.lines.overflow.chain(line).flat_map(Line::cells).filter(|&cell| cell != 0);
+            let nodes = || cells().map(|cell| shape.node(cell));
             // First what is under way: it may end what is pending, and is pending then.
             nodes().for_each(|node| decide(self, slab, node, access));
             for node in nodes() {

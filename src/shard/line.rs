@@ -103,6 +103,9 @@ impl Side {
     const UPPER: Self = Self(32);
 }
 
+/// All cells of a line.
+pub(super) type Cells = [u32; CELLS as usize];
+
 /// Cells that are empty.
 pub(super) const EMPTY: Pattern = Pattern { cell: 0, mask: CELL_MASK as u32 };
 
@@ -342,26 +345,24 @@ impl Line {
         let _ = self.meta.0.compare_exchange(0, 0, Relaxed, Relaxed);
     }
 
-    /// The cells that are not empty, as they are now.
-    pub(super) fn cells(&self) -> impl Iterator<Item = u32> {
-        let cells =
-            self.pairs.iter().map(AtomicPair::load).flat_map(|pair| [pair.cell(Side::LOWER), pair.cell(Side::UPPER)]);
-        cells.take(CELLS as usize).filter(|&cell| cell != 0)
-    }
-
-    /// The first part of what sets a line: its cells, but the last pair. Others may be doing the same, with the same cells; and when the
-    /// line is set already, nothing happens.
-    pub(super) fn set_cells(&self, cells: &mut impl Iterator<Item = u32>) {
-        let mut next = || u64::from(cells.next().unwrap_or(0));
-        for pair in &self.pairs[..PAIRS - 1] {
-            let lower = next();
-            pair.set(Pair(lower << Side::LOWER.0 | next() << Side::UPPER.0));
+    /// The cells as they are now, 0 where there is none.
+    #[inline]
+    pub(super) fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        for (pair, cells) in self.pairs.iter().zip(cells.chunks_mut(2)) {
+            let pair = pair.load();
+            cells.iter_mut().zip([Side::LOWER, Side::UPPER]).for_each(|(cell, side)| *cell = pair.cell(side));
         }
+        cells
     }
 
-    /// The second part: the last cell, if there is one, and where the rest is. False if somebody was faster: that rest is not linked.
-    pub(super) fn set_last(&self, cell: Option<u32>, rest: More) -> bool {
-        self.last_pair().set(Pair(u64::from(cell.unwrap_or(0))).with_link(rest))
+    /// Sets the cells, and where the rest is; it is the meta word that then says so. Others may be doing the same, with the same cells; and
+    /// when the line is set already, nothing happens. False if somebody was faster: that rest is not linked.
+    pub(super) fn set_cells(&self, cells: &Cells, rest: More) -> bool {
+        let pair = |at: usize| Pair(u64::from(cells[at]) << Side::LOWER.0 | u64::from(cells[at + 1]) << Side::UPPER.0);
+        let (last, others) = (self.last_pair(), &self.pairs[..PAIRS - 1]);
+        others.iter().enumerate().for_each(|(at, place)| _ = place.set(pair(2 * at)));
+        last.set(Pair(u64::from(cells[2 * PAIRS - 2])).with_link(rest))
     }
 
     /// All zero again, by the only one who knows of it.

@@ -6,7 +6,7 @@
 //! whose lines are all split is freed.
 
 use super::Access;
-use super::line::{AtomicPair, LINE_BITS_MAX, Line, Meta, More, Shape};
+use super::line::{AtomicPair, Cells, LINE_BITS_MAX, Line, Meta, More, Shape};
 use super::overflow::Overflow;
 use super::search::Pattern;
 use super::segments::{SEGMENT_COUNT, Segments};
@@ -51,6 +51,29 @@ impl Home<'_> {
     }
 }
 
+/// One of the two lines that come of one: its cells, and those for which it has no room.
+#[derive(Default)]
+struct Half {
+    cells: Cells,
+    len: usize,
+    rest: Vec<u32>,
+}
+
+impl Half {
+    /// Nothing if the cell is empty. No processor could guess whether it is: so that is no branch, as long as there is room.
+    #[inline]
+    fn push(&mut self, cell: u32) {
+        match self.cells.get_mut(self.len) {
+            Some(place) => {
+                *place = cell;
+                self.len += usize::from(cell != 0);
+            }
+            None if cell != 0 => self.rest.push(cell),
+            None => {}
+        }
+    }
+}
+
 pub(super) struct Lines {
     array: Segments<Line>,
     pub(super) overflow: Arc<Overflow>,
@@ -65,8 +88,7 @@ impl Lines {
         let array = Segments::<Line>::new();
         for number in 1 << FIRST_BITS..2 << FIRST_BITS {
             let line = array.reserve(number);
-            line.set_cells(&mut std::iter::empty());
-            line.set_last(None, More::NONE);
+            line.set_cells(&Cells::default(), More::NONE);
             line.meta.set(0);
         }
         Self {
@@ -204,21 +226,27 @@ impl Lines {
         let shape = Shape::of(bits - 1);
         let version = line.meta.freeze().version();
         self.freeze(line);
-        for child in 0..2 {
+        for (child, half) in (0..).zip(&self.halves(line, shape)) {
             let Some(new) = self.array.reserved(2 * parent + child) else { return };
-            let cells = self.overflow.chain(line).flat_map(Line::cells).map(|cell| shape.split(cell));
-            let mut cells = cells.filter(|&(to, _)| to == child).map(|(_, cell)| cell);
-            new.set_cells(&mut cells);
-            let last = cells.next();
-            let rest = self.overflow.build(&cells.collect::<Vec<_>>(), false, access);
+            let rest = self.overflow.build(&half.rest, false, access);
             let rest = rest.expect("enough lines are kept for what is there already");
-            if !new.set_last(last, rest) {
+            if !new.set_cells(&half.cells, rest) {
                 self.overflow.retire(rest, access);
             }
             if new.meta.set(version) {
                 self.has_set(bits, line, access);
             }
         }
+    }
+
+    /// What comes of a frozen line.
+    fn halves(&self, line: &Line, shape: Shape) -> [Half; 2] {
+        let mut halves = <[Half; 2]>::default();
+        for cell in self.overflow.chain(line).flat_map(Line::cells) {
+            let (to, cell) = shape.split(cell);
+            halves[to as usize].push(cell);
+        }
+        halves
     }
 
     /// We have set a line of the array with so many bits, which comes of `parent`. When both are set, nobody comes for the lines any more
@@ -267,7 +295,7 @@ impl Lines {
 
     /// What is in one of the last lines at this moment, but not in further ones.
     pub(super) fn cells<'a>(&'a self, number: u32, _pinned: &'a Access) -> impl Iterator<Item = u32> + use<'a> {
-        self.array.reserved(number).into_iter().flat_map(Line::cells)
+        self.array.reserved(number).into_iter().flat_map(Line::cells).filter(|&cell| cell != 0)
     }
 
     /// Cells of the array in use that are not empty.
@@ -279,6 +307,7 @@ impl Lines {
             .filter(|line| line.meta.load().is_set())
             .flat_map(|line| self.overflow.chain(line))
             .flat_map(Line::cells)
+            .filter(|&cell| cell != 0)
             .count()
     }
 

@@ -4,7 +4,7 @@
 //! gone; so when nothing is left, the same exchange that says so takes the line out, and it is used again after the grace period.
 
 use super::Access;
-use super::line::{Line, More};
+use super::line::{Cells, Line, More};
 use super::search::CELLS;
 use super::segments::Segments;
 use crate::sync::{AtomicU32, Ordering};
@@ -50,11 +50,10 @@ impl Overflow {
             let number = self.take(keeps_some, access)?;
             let line = self.lines.reserve(number);
             line.reset();
-            let mut cells = cells.iter().copied();
-            let count = cells.len() + rest.count_at_least();
-            line.set_cells(&mut cells);
-            line.set_last(cells.next(), rest);
-            Some(More::new(number, count))
+            let mut own = Cells::default();
+            own[..cells.len()].copy_from_slice(cells);
+            line.set_cells(&own, rest);
+            Some(More::new(number, cells.len() + rest.count_at_least()))
         })
     }
 
