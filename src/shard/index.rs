@@ -279,11 +279,9 @@ impl Index {
             }
             Some(_) => ControlFlow::Break(()),
         });
-        // One that is dead is as good as none: while we are pinned, it is so for good; and `load` acquires that, for whoever acquires what we
-        // publish, and might be helping it still (`settle`). It may be the timer whose callback starts its key
-        // again. (Several are not passed over: whoever goes through them takes the dead out, of a key that is started over and over while its
-        // callbacks are late.)
-        several.is_break() || other.is_some_and(|other| !slab.head(other).word.load().is_dead())
+        // One that has ended is as good as none. It may be the timer whose callback starts its key again. (Several are not passed over: whoever
+        // goes through them takes the dead out, of a key that is started over and over while its callbacks are late.)
+        several.is_break() || other.is_some_and(|other| !slab.head(other).word.has_ended())
     }
 
     /// Puts a cell into the line, or into one behind it.
@@ -415,8 +413,7 @@ impl Index {
                 self.prefetch_nodes(slab, shape, soon, access);
             }
             let line = self.lines.frozen(number, access);
-            let cells = || self.lines.overflow.chain(line).flat_map(Line::cells).filter(|&cell| cell != 0);
-            let nodes = || cells().map(|cell| shape.node(cell));
+            let nodes = || self.lines.all_cells(line).map(|cell| shape.node(cell));
             // First what is under way: it may end what is pending, and is pending then.
             nodes().for_each(|node| decide(self, slab, node, access));
             for node in nodes() {

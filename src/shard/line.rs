@@ -115,6 +115,11 @@ pub(super) struct Pair(u64);
 
 impl Pair {
     #[inline]
+    fn of(lower: u32, upper: u32) -> Self {
+        Self(u64::from(lower) << Side::LOWER.0 | u64::from(upper) << Side::UPPER.0)
+    }
+
+    #[inline]
     pub(super) fn cell(self, side: Side) -> u32 {
         (self.0 >> side.0 & CELL_MASK) as u32
     }
@@ -302,7 +307,7 @@ impl AtomicMeta {
         self.0.fetch_or(HALF_SPLIT, AcqRel) & HALF_SPLIT != 0
     }
 
-    /// The last part of what sets a line; true for the one who has set it.
+    /// What sets a line in the end, after its cells; true for the one who did.
     pub(super) fn set(&self, version: u64) -> bool {
         // Release: the pairs, which are set.
         self.0.compare_exchange(0, META_SET | version, Release, Relaxed).is_ok()
@@ -356,13 +361,15 @@ impl Line {
         cells
     }
 
-    /// Sets the cells, and where the rest is; it is the meta word that then says so. Others may be doing the same, with the same cells; and
-    /// when the line is set already, nothing happens. False if somebody was faster: that rest is not linked.
+    /// Sets the cells, and where the rest is. Others may be doing the same, with the same cells in the same places, and each with a copy of the rest;
+    /// and when all is set already, nothing happens. False if somebody was faster: that rest is not linked. (Of a line of the array it is the
+    /// meta word that says so afterwards.)
     pub(super) fn set_cells(&self, cells: &Cells, rest: More) -> bool {
-        let pair = |at: usize| Pair(u64::from(cells[at]) << Side::LOWER.0 | u64::from(cells[at + 1]) << Side::UPPER.0);
-        let (last, others) = (self.last_pair(), &self.pairs[..PAIRS - 1]);
-        others.iter().enumerate().for_each(|(at, place)| _ = place.set(pair(2 * at)));
-        last.set(Pair(u64::from(cells[2 * PAIRS - 2])).with_link(rest))
+        let (pairs, last) = cells.as_chunks();
+        for (place, &[lower, upper]) in self.pairs.iter().zip(pairs) {
+            place.set(Pair::of(lower, upper));
+        }
+        self.last_pair().set(Pair::of(last[0], rest.0))
     }
 
     /// All zero again, by the only one who knows of it.

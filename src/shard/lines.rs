@@ -63,13 +63,11 @@ impl Half {
     /// Nothing if the cell is empty. No processor could guess whether it is: so that is no branch, as long as there is room.
     #[inline]
     fn push(&mut self, cell: u32) {
-        match self.cells.get_mut(self.len) {
-            Some(place) => {
-                *place = cell;
-                self.len += usize::from(cell != 0);
-            }
-            None if cell != 0 => self.rest.push(cell),
-            None => {}
+        if let Some(place) = self.cells.get_mut(self.len) {
+            *place = cell;
+            self.len += usize::from(cell != 0);
+        } else if cell != 0 {
+            self.rest.push(cell);
         }
     }
 }
@@ -239,7 +237,7 @@ impl Lines {
         }
     }
 
-    /// What comes of a frozen line.
+    /// What comes of a frozen line: for whoever asks, the same cells in the same places.
     fn halves(&self, line: &Line, shape: Shape) -> [Half; 2] {
         let mut halves = <[Half; 2]>::default();
         for cell in self.overflow.chain(line).flat_map(Line::cells) {
@@ -298,17 +296,17 @@ impl Lines {
         self.array.reserved(number).into_iter().flat_map(Line::cells).filter(|&cell| cell != 0)
     }
 
+    /// What is in a line and in those that it leads to.
+    pub(super) fn all_cells<'a>(&'a self, line: &'a Line) -> impl Iterator<Item = u32> + use<'a> {
+        self.overflow.chain(line).flat_map(Line::cells).filter(|&cell| cell != 0)
+    }
+
     /// Cells of the array in use that are not empty.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn cell_count(&self) -> usize {
         let lines = Shape::of(self.bits()).lines().filter_map(|number| self.array.reserved(number));
-        lines
-            .filter(|line| line.meta.load().is_set())
-            .flat_map(|line| self.overflow.chain(line))
-            .flat_map(Line::cells)
-            .filter(|&cell| cell != 0)
-            .count()
+        lines.filter(|line| line.meta.load().is_set()).flat_map(|line| self.all_cells(line)).count()
     }
 
     /// All lines of the array in use are set, each was counted once, and there is no other array (but those in one segment with the first).
@@ -320,5 +318,24 @@ impl Lines {
             assert!(self.array.reserved(1 << before).is_none(), "{before} of {bits}");
         }
         assert_eq!(self.set[bits as usize].load(Acquire), 1 << bits, "lines are set");
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::shard::search::CELLS;
+
+    #[test]
+    fn a_half_has_what_it_is_given_in_order_and_no_gaps() {
+        let given = |len: u32| (1..=len).flat_map(|cell| [cell, 0]);
+        for len in [0, 1, CELLS - 1, CELLS, CELLS + 1, 3 * CELLS] {
+            let mut half = Half::default();
+            given(len).for_each(|cell| half.push(cell));
+            let own: Vec<u32> = half.cells.into_iter().filter(|&cell| cell != 0).collect();
+            assert_eq!(own.len(), half.len);
+            assert_eq!(half.cells[..half.len], own, "there is no gap");
+            assert!([own, half.rest].concat().into_iter().eq(1..=len), "of {len}");
+        }
     }
 }

@@ -132,7 +132,7 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn is_dead(self) -> bool {
+    fn is_dead(self) -> bool {
         self.state() == State::Dead
     }
 
@@ -185,6 +185,13 @@ impl AtomicWord {
         // Acquire: pairs with every move below, so that whoever sees a state sees what led to it:
         // the key and the generation behind a pending timer, its author's value behind one that was claimed.
         Word(self.0.load(Acquire))
+    }
+
+    /// True if the timer is dead: as long as its finder is pinned, it is so for good.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        // Acquire: that it was decided, to whoever acquires what our caller publishes next, and might be helping this timer still (`settle`).
+        Word(self.0.load(Acquire)).is_dead()
     }
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
