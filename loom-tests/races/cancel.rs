@@ -129,7 +129,7 @@ fn the_claim_must_be_one_step() {
 fn the_end_must_be_released() {
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
     CANCEL_TWICE.kills(claim, Change::DropRelease, "ended by a caller who is not seen");
-    CANCEL_TWICE.kills(place("word.rs", "Word(self.0.load(Acquire))"), Change::DropAcquire, "not seen");
+    CANCEL_TWICE.kills(place("word.rs", "Word(self.0.load(Acquire)) }"), Change::DropAcquire, "not seen");
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn an_end_must_be_one_step() {
 fn a_key_must_be_taken_in_one_step_after_its_release() {
     let finish = place("word.rs", "self.0.fetch_or(DONE, AcqRel)");
     FINISH_OR_GO.kills(finish, Change::DropRelease, "Causality violation");
-    FINISH_OR_GO.kills(place("word.rs", "Word(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
+    FINISH_OR_GO.kills(place("word.rs", "Word(self.0.load(Acquire)) }"), Change::DropAcquire, "Causality violation");
     FINISH_OR_GO.kills(place("word.rs", "self.0.fetch_and(!KEY, Relaxed)"), Change::Tear, "Causality violation");
 }
 

@@ -282,7 +282,7 @@ fn a_node_used_again_must_be_published_and_observed() {
     let claim = place("word.rs", "self.0.compare_exchange(seen.0, flags");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(allocate, Change::Tear, "one timer was cancelled");
     A_PROMISE_OUTLIVES_ITS_TIMER.kills(publish, Change::DropAcquire, "one timer was cancelled");
-    let load = place("word.rs", "Word(self.0.load(Acquire))");
+    let load = place("word.rs", "Word(self.0.load(Acquire)) }");
     PUBLISHED_BY_A_HELPER.kills(load, Change::DropAcquire, "one timer was cancelled");
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(publish, Change::DropRelease, "Causality violation");
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(claim, Change::DropAcquire, "Causality violation");
