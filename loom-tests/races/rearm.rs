@@ -384,7 +384,7 @@ fn what_came_before_a_move_or_a_call_comes_before_the_run() {
     STOPPED_AND_TOLD.reaches(&[(true, Some(7)), (false, None)]);
     let fired = place("word.rs", "self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire)");
     STOPPED_AND_TOLD.kills(fired, Change::RelaxFailure, "stopped by a caller who is not seen");
-    let load = place("word.rs", "Word(self.0.load(Acquire))");
+    let load = place("word.rs", "Word(self.0.load(Acquire)) }");
     STOPPED_AND_TOLD.kills(load, Change::DropAcquire, "stopped by a caller who is not seen");
 }
 
@@ -433,7 +433,7 @@ fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
     FIRE_AGAIN_OR_GO.reaches(&["came back, went"]);
     FIRE_AGAIN_OR_GO.kills(fired, Change::DropRelease, "Causality violation");
     // The look before the exchange or the exchange must acquire the new value; so both are mutated, and all that stands between them.
-    let look = place("word.rs", "Word(self.0.load(Acquire))");
+    let look = place("word.rs", "Word(self.0.load(Acquire)) }");
     let exchange = place("word.rs", "Word::replaced_by(successor).0, AcqRel");
     let both = Lines { last_line: exchange.last_line, ..look };
     FIRE_AGAIN_OR_GO.kills(both, Change::DropAcquire, "Causality violation");
