@@ -279,9 +279,9 @@ impl Index {
             }
             Some(_) => ControlFlow::Break(()),
         });
-        // One that has ended is as good as none. It may be the timer whose callback starts its key again. (Several are not passed over: whoever
+        // One that is dead is as good as none. It may be the timer whose callback starts its key again. (Several are not passed over: whoever
         // goes through them takes the dead out, of a key that is started over and over while its callbacks are late.)
-        several.is_break() || other.is_some_and(|other| !slab.head(other).word.has_ended())
+        several.is_break() || other.is_some_and(|other| !slab.head(other).word.is_dead())
     }
 
     /// Puts a cell into the line, or into one behind it.

@@ -361,9 +361,9 @@ impl Line {
         cells
     }
 
-    /// Sets the cells, and where the rest is. Others may be doing the same, with the same cells in the same places, and each with a copy of the rest;
-    /// and when all is set already, nothing happens. False if somebody was faster: that rest is not linked. (Of a line of the array it is the
-    /// meta word that says so afterwards.)
+    /// Sets the cells, and where the rest is. Others may be doing the same, with the same cells in the same places, and each with a copy of
+    /// the rest; and when all is set already, nothing happens. False if somebody was faster: that rest is not linked. (Of a line of the
+    /// array it is the meta word that says so afterwards.)
     pub(super) fn set_cells(&self, cells: &Cells, rest: More) -> bool {
         let (pairs, last) = cells.as_chunks();
         for (place, &[lower, upper]) in self.pairs.iter().zip(pairs) {

@@ -131,11 +131,6 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
-    #[inline]
-    fn is_dead(self) -> bool {
-        self.state() == State::Dead
-    }
-
     /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the
     /// node is out of the index.)
     #[inline]
@@ -189,9 +184,9 @@ impl AtomicWord {
 
     /// True if the timer is dead: as long as its finder is pinned, it is so for good.
     #[inline]
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         // Acquire: that it was decided, to whoever acquires what our caller publishes next, and might be helping this timer still (`settle`).
-        Word(self.0.load(Acquire)).is_dead()
+        Word(self.0.load(Acquire)).state() == State::Dead
     }
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
