@@ -1,6 +1,6 @@
 //! `schedule` of a key that has a timer: one timer survives, every value comes out once, the key is never absent.
 
-use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, NEVER, World, join, outcome, place, spawn};
 use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
 
@@ -88,6 +88,31 @@ const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen",
     world.end();
 })
 .preemptions(3);
+
+/// A new timer passes over one that has ended only if its author sees what whoever ended that did before.
+const PASSES_OVER_AN_END_THAT_IS_SEEN: Model = Model::new("passes_over_an_end_that_is_seen", || {
+    let world = World::new();
+    world.given(1, 7, 5);
+    let done = Rc::new(AtomicU64::new(0));
+    let canceller = spawn({
+        let (world, done) = (world.clone(), Rc::clone(&done));
+        move || {
+            done.store(1, Ordering::Relaxed);
+            world.cancel(1, 1)
+        }
+    });
+    let replaced = world.schedule(0, 1, 8, NEVER).expect("not sealed").1;
+    let seen = done.load(Ordering::Relaxed) == 1;
+    assert!(replaced.is_some() || seen, "ended by a thread that is not seen");
+    match (replaced, join(canceller), world.seal().as_slice()) {
+        (None, Some(7), [8]) => outcome("old one cancelled"),
+        (Some(7), Some(8), []) => outcome("new one cancelled"),
+        other => panic!("replaced, cancelled, left: {other:?}"),
+    }
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(1);
 
 const REPLACE_OR_MOVE: Model = Model::new("replace_or_move", || {
     let world = World::new();
@@ -195,6 +220,7 @@ fn a_cancel_takes_the_old_timer_or_the_new_one() {
 #[test]
 fn an_old_timer_is_replaced_or_cancelled_by_somebody_seen() {
     REPLACED_BY_SOMEBODY_SEEN.reaches(&["replaced", "cancelled"]);
+    PASSES_OVER_AN_END_THAT_IS_SEEN.reaches(&["old one cancelled", "new one cancelled"]);
 }
 
 #[test]
@@ -229,6 +255,12 @@ fn the_replacement_must_be_released() {
     REPLACE_OR_CANCEL.kills(publish, Change::DropRelease, "seen again after the new one");
 }
 
+#[test]
+fn the_end_of_an_old_timer_must_be_acquired() {
+    let pass_over = place("word.rs", "Word(self.0.load(Acquire)).state() == State::Dead");
+    PASSES_OVER_AN_END_THAT_IS_SEEN.kills(pass_over, Change::DropAcquire, "ended by a thread that is not seen");
+}
+
 /// Who has acquired a ticket knows the nodes that were there when it was drawn.
 #[test]
 fn a_ticket_must_be_released() {
@@ -244,6 +276,7 @@ fn the_link_must_be_one_step() {
 
 const MODELS: &[Model] = &[
     REPLACED_BY_SOMEBODY_SEEN,
+    PASSES_OVER_AN_END_THAT_IS_SEEN,
     REPLACE_OR_FIRE,
     REPLACE_OR_CANCEL,
     REPLACE_OR_CANCEL_AS_SEEN,
