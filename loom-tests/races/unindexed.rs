@@ -321,7 +321,7 @@ fn author_and_sealer_must_meet() {
     SEAL_OR_NEXT.kills(nodes, Change::DropRelease, lost);
     let fresh = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     SEAL_OR_NEXT.kills(fresh, Change::DropAcquire, lost);
-    let sweep = place("word.rs", "let mut seen = Word(self.0.fetch_add(0, Release));");
+    let sweep = place("word.rs", "self.end(Word(self.0.fetch_add(0, Release)))");
     SEAL_OR_REUSE.kills(sweep, Change::Tear, "Causality violation");
     SEAL_OR_REUSE.kills(sweep, Change::DropRelease, lost);
     let begin = place("word.rs", "self.0.swap(pending.0, AcqRel)");

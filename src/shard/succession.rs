@@ -1,19 +1,21 @@
-//! Who of several timers of one key is there: the newest that has not given way.
+//! Which of several timers of one key is the current one: the newest that has not given way.
 //!
-//! Tickets decide. A timer that comes when there are others like it has one, or is given one by whoever meets it; and who has one knows
-//! of all that have a lower one. Its author, or whoever meets it ([`help`]), goes through the others of its line ([`settle`]), and then one
-//! compare-exchange on its word says what became of it. So of any two the older is decided first, and nobody waits for anybody.
+//! Tickets decide. A timer that begins beside others which look like it draws a ticket, or is given one by a thread
+//! that meets it. The holder of a ticket knows of all timers with lower tickets. Its author, or any thread that meets
+//! it ([`help`]), goes through the other timers of its line ([`settle`]); then one compare-exchange on its word decides
+//! it. So of any two timers the older is decided first, and no thread waits for another.
 //!
-//! - A *tentative* one ends the older timers of its key in its own name, and begins.
-//! - A *yielding* one gives way if an older timer of its key is there, else it begins.
+//! - A *tentative* timer ends the older timers of its key in its own name, and begins.
+//! - A *yielding* timer gives way if its key has an older one, else it begins.
 //!
-//! A timer without a ticket whose author has seen nobody, or one that is dead, is published by him at once, unless it is given one first. So
-//! it is older than all that are undecided while it is pending.
+//! If the author has seen no other timer, or only a dead one, it publishes its own at once, without a ticket, unless
+//! another thread has given it one by then. So a timer that is pending without a ticket is older than all that are
+//! undecided meanwhile.
 //!
-//! Who helps may be late: the timer that he helps is decided by now, and newer ones have come. So whom he finds pending he ends only if the
-//! one that he helps was undecided after that. Then the other one is older, as a newer one would not have been published before (its author
-//! knows the end of the one that is helped, and who finds the newer one pending acquires that); and if the exchange comes too late, the
-//! other one has ended by then, and the exchange fails.
+//! A helper may be late: the timer H that it helps may be decided by now, and newer ones published. So on finding P
+//! pending, the helper reads H again, and ends P only if H is still undecided. Then P is older than H: a newer P would
+//! have been published only after its author saw H decided, and the helper, which has acquired P's word, would see that
+//! too. If H is decided between that read and the exchange, P has been ended for H already, and the exchange fails.
 
 use super::index::{Index, Spot, take_out};
 use super::slab::{Node, Slab};
@@ -23,7 +25,7 @@ use crate::sync::fence_after_acquire;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A timer that is not decided, as it was seen, and its ticket.
+/// An undecided timer as it was seen, and its ticket.
 struct Undecided<'a, K, V> {
     node: Node<'a, K, V>,
     word: Word,
@@ -36,14 +38,14 @@ impl<K, V> Undecided<'_, K, V> {
     }
 }
 
-/// Brings a timer in, or has it give way, in its author's place, unless it is decided.
+/// Decides a timer in its author's place, unless it is decided: publishes it, or has it give way.
 pub(super) fn help<K, V>(index: &Index, slab: &Arc<Slab<K, V>>, node: u32, spot: Spot, access: &Access)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     let node = slab.node(node);
-    // Of what our caller has acquired: the claim of `node`. See `each_node`.
+    // For what our caller has acquired, the claim of `node`'s cell. See `each_node`.
     fence_after_acquire();
     loop {
         let word = node.head.word.load();
@@ -72,8 +74,8 @@ where
     }
 }
 
-/// Decides `other` if it is of the same key and older than `newer`: it may end what is pending by now, and then it is `other` that `newer`
-/// ends.
+/// Decides `other` first if it has the same key and is older than `newer`: it may replace the timer that is pending
+/// now, and then `newer` replaces `other`.
 fn decide_before<K, V>(
     index: &Index,
     slab: &Arc<Slab<K, V>>,
@@ -94,14 +96,15 @@ fn decide_before<K, V>(
         match seen.ticket() {
             None => word.give_ticket(seen, index.draw(spot, access)),
             Some(ticket) if ticket > newer.ticket => return,
-            // As deep as there are threads that schedule this key at this moment.
+            // The recursion is as deep as the number of threads that schedule this key at this moment.
             Some(_) => help(index, slab, other.number, spot, access),
         }
     }
 }
 
-/// Ends `other` in the name of `newer` if it is an older timer of the same key; or, if `newer` is yielding, true if that must give way to it.
-/// Those that are not decided are newer.
+/// Ends `other` in the name of `newer` if it is an older timer of the same key. If `newer` is yielding, ends nothing,
+/// and returns true if `newer` must give way to `other`. (Undecided timers are newer: `decide_before` has decided the
+/// older ones.)
 fn settle<K, V>(other: Node<'_, K, V>, newer: &Undecided<'_, K, V>) -> bool
 where
     K: Eq + Send + Sync + 'static,
@@ -113,7 +116,7 @@ where
         match seen.state() {
             State::Dead | State::Replaced | State::Tentative | State::Yielding => return false,
             _ if !same_key(other, newer.node) || !newer.is_still() => return false,
-            // In the name of the author of `newer`: we have acquired what he did before with the cell of it.
+            // In the name of `newer`'s author: we acquired what it did before with `newer`'s cell.
             _ if newer.word.state() == State::Yielding => {
                 if word.rely_on() {
                     return true;
@@ -124,7 +127,7 @@ where
                     return false;
                 }
             }
-            // Its value is in use: whoever runs the callback finds that it has ended.
+            // Its value is in use: the thread that runs the callback will find that it has ended.
             State::Firing => {
                 if word.kill(seen, End::KeyInUse).is_ok() {
                     return false;
@@ -134,17 +137,18 @@ where
     }
 }
 
-/// Keys that panic when compared count as different here: whoever helps must not be left half way.
+/// Keys that panic when compared count as different here: a helper must not stop half way.
 fn same_key<K: Eq, V>(a: Node<'_, K, V>, b: Node<'_, K, V>) -> bool {
     // SAFETY: both nodes were reached in the index under the caller's guard.
     let compare = || unsafe { a.head.with_key(|a| b.head.with_key(|b| a == b)) };
     shielded(compare).unwrap_or(false)
 }
 
-/// The value that belongs to the author of `newer`: of the timer that was ended in its name, if there was one.
-/// Called once, by that author, after it was decided.
+/// Takes the value of the timer that `newer` has replaced, if any, and that timer out of the index. Called once, by the
+/// author of `newer`, after that was decided.
 ///
-/// And those of others: there are some only if `Eq` has contradicted itself, or panicked.
+/// The list has the values of further timers replaced by `newer`: there are some only if `Eq` contradicted itself, or
+/// panicked.
 pub(super) fn take_replaced<K, V>(
     index: &Index,
     slab: &Arc<Slab<K, V>>,
@@ -156,13 +160,13 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    // A replaced node is taken out by nobody but the author of its successor, which is us: it is still in there.
+    // Only the author of its successor takes a replaced node out of the index. That is us, so it is still there.
     let (mut value, mut others) = (None, Vec::new());
     index.each_node(spot, access, |number| {
         let node = slab.node(number);
         let word = node.head.word.load();
         if word.is_replaced_by(newer.number) {
-            // SAFETY: its word names our node, so the value is ours; from `finish` on it is not found here again.
+            // SAFETY: its word names our node, so the value is ours; and from `finish` on we do not find it here again.
             let taken = unsafe { node.tail.take_value() };
             let unlinked = node.head.word.finish();
             debug_assert!(!unlinked, "nobody but us takes it out");
@@ -174,8 +178,8 @@ where
                 Some(_) => others.push(taken),
             }
         } else if word.is_in_use() {
-            // Ended in our name while it fired; or its callback is not done; or somebody else, of this key or another of equal hash, is
-            // about to take it out.
+            // Ended in our name while it fired; or its callback is not done; or another thread, with this key or one of
+            // equal hash, is about to take it out.
             take_out(index, slab, spot, node, access);
         }
         ControlFlow::Continue(())
@@ -183,7 +187,7 @@ where
     (value, others)
 }
 
-/// Decides the timer of `node`, if it is not.
+/// Decides the timer of `node`, if it is undecided.
 pub(super) fn decide<K, V>(index: &Index, slab: &Arc<Slab<K, V>>, node: u32, access: &Access)
 where
     K: Eq + Send + Sync + 'static,
@@ -195,21 +199,14 @@ where
     }
 }
 
-/// Ends the decided timer of `node` whatever its deadline; the word that it had, if it was pending.
+/// Ends the decided timer of `node` whatever its deadline. Returns the word that it had, if it was pending.
 pub(super) fn claim_any<K, V>(slab: &Slab<K, V>, node: u32) -> Option<Word>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
     let word = &slab.head(node).word;
-    loop {
-        let seen = word.load();
-        debug_assert!(!seen.is_undecided());
-        if !matches!(seen.state(), State::Pending | State::Firing) {
-            return None;
-        }
-        if word.kill(seen, End::KeyInUse).is_ok() {
-            return Some(seen).filter(|seen| seen.is_pending());
-        }
-    }
+    let seen = word.load();
+    debug_assert!(!seen.is_undecided());
+    word.end(seen)
 }

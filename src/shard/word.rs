@@ -1,23 +1,26 @@
-//! The timer word: one atomic per timer over which cancel, reschedule, replace and expiry fight.
+//! The timer word: the one atomic per timer over which cancel, reschedule, replace and expiry compete.
 //!
 //! | state     | payload                        | meaning                                              |
 //! |-----------|--------------------------------|------------------------------------------------------|
 //! | dead      | flags                          | free, or ended: cancelled, expired, drained, closed  |
 //! | tentative | ticket, or none                | on its way into the index; nobody may claim it       |
-//! | yielding  | ticket, or none                | as tentative; but if there is another timer of its   |
-//! |           |                                | key, it is this one that ends                        |
+//! | yielding  | ticket, or none                | as tentative; but if its key already has a timer,    |
+//! |           |                                | it is this one that ends                             |
 //! | pending   | deadline                       | the timer of its key                                 |
-//! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key; or, in favour |
-//! |           |                                | of node 0, which is none, as the last handle goes    |
+//! | replaced  | flags, node of the successor   | ended by a `schedule` of the same key; or, with      |
+//! |           |                                | successor 0, which is no node, as the last handle    |
+//! |           |                                | is dropped                                           |
 //! | firing    | next deadline, or open         | it repeats and its callback runs: it may come back   |
 //!
 //! Every method of [`AtomicWord`] is one legal move, and every move of a node in use is one read-modify-write, never a
-//! plain store. That matters beyond the exactness of the answers: it orders each change against the worker's look
-//! (see [`AtomicWord::look`]), and whoever acquires a move acquires all that were released before it, since
-//! a read-modify-write, however relaxed, carries on what it replaces.
+//! plain store. Exact answers need that, and so do two orderings:
+//! - each change is ordered against the worker's look (see [`AtomicWord::look`]);
+//! - a read-modify-write, even a relaxed one, continues the release sequences of what it replaces. So a thread that
+//!   acquires one move acquires everything that earlier moves released.
 //!
-//! So what a caller did before `schedule`, `reschedule`, or a `schedule_if_absent` that leaves a timer to it, comes before the callback
-//! that follows, and what it did before it ended a timer comes before any answer that says so.
+//! Users may rely on two consequences. What a caller did before `schedule`, `reschedule`, or a `schedule_if_absent`
+//! that found a timer, happens before the callback that follows. What a caller did before it ended a timer happens
+//! before any answer that reports the end.
 
 use super::tick::{Deadline, Tick};
 use crate::sync::{AtomicU64, Ordering};
@@ -39,23 +42,23 @@ pub(crate) enum State {
 
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
-/// What makes a tentative timer a yielding one.
+/// The bits that distinguish a yielding timer from a tentative one.
 const YIELDS: u64 = State::Tentative as u64 ^ State::Yielding as u64;
 /// Flag of a tentative, yielding, pending or firing timer: it repeats.
 const REPEATS: u64 = 1 << STATE_BITS;
 const DEADLINE_SHIFT: u32 = STATE_BITS + 1;
-/// Flag of an ended timer: somebody whose key it was not to finish has taken it out of the index, no new reader can reach it. (If whoever
-/// finishes it was the first, he keeps it in mind.)
+/// Flag of an ended timer: it is out of the index, where no new reader can reach it, and the thread that took it out is
+/// not the one that finishes it. (If the finishing thread takes the node out itself, it needs no flag.)
 const UNLINKED: u64 = 1 << 3;
-/// Flag of an ended timer: value taken and callback done; nobody will ask for its key on the timer's behalf. (If the key needs no drop,
-/// that is not always told.)
+/// Flag of an ended timer: its value is taken and its callback done, so the timer itself no longer needs its key. (Not
+/// always set if keys need no drop.)
 const DONE: u64 = 1 << 4;
 /// Flag of an ended timer: the key has not been dropped yet.
 const KEY: u64 = 1 << 5;
-/// Flag of a dead timer: it never was pending, since it gave way to another one.
+/// Flag of a dead timer: it gave way to another one, and so never was pending.
 const GAVE_WAY: u64 = 1 << 6;
 const SUCCESSOR_SHIFT: u32 = 32;
-/// Stands for no successor: no timer has node 0.
+/// Stands for "no successor": no timer has node 0.
 pub(super) const NO_SUCCESSOR: u32 = 0;
 
 impl Word {
@@ -106,7 +109,7 @@ impl Word {
         self.state() == State::Pending
     }
 
-    /// It comes back after its callback, if that wants it.
+    /// It may come back after its callback.
     #[inline]
     pub(crate) fn repeats(self) -> bool {
         debug_assert!(!matches!(self.state(), State::Dead | State::Replaced));
@@ -120,7 +123,7 @@ impl Word {
         Deadline::from_bits(self.0 >> DEADLINE_SHIFT)
     }
 
-    /// The deadline that a firing timer was given while its callback runs, if it was.
+    /// The deadline that a firing timer was given while its callback runs, if any.
     fn given_deadline(self) -> Option<Deadline> {
         debug_assert!(self.state() == State::Firing);
         Some(Deadline::from_bits(self.0 >> DEADLINE_SHIFT)).filter(|&deadline| deadline != Deadline::OPEN)
@@ -131,19 +134,20 @@ impl Word {
         self.state() == State::Replaced && self.0 >> SUCCESSOR_SHIFT == u64::from(successor)
     }
 
-    /// A dead timer, not a replaced one, whose callback may not be done. (Of keys that need no drop that is not always told; but then the
-    /// node is out of the index.)
+    /// True for a dead timer (not a replaced one) whose callback may still run. (Also for some whose callback is done,
+    /// if keys need no drop; their nodes are out of the index.)
     #[inline]
     pub(super) fn is_in_use(self) -> bool {
         self.state() == State::Dead && self.0 & DONE == 0
     }
 
-    /// True for the author only: by then the timer is pending, or has ended one way or the other.
+    /// Whether a yielding timer, decided by now, gave way. Asked by its author only: for others the node may have been
+    /// reused.
     pub(super) fn gave_way(self) -> bool {
         self.state() == State::Dead && self.0 & GAVE_WAY != 0
     }
 
-    /// An ended timer whose key is still to be dropped although nobody needs it any more. Of keys that need no drop it tells nothing.
+    /// True for an ended timer whose key is no longer needed and not yet dropped. Meaningless if keys need no drop.
     #[inline]
     pub(super) fn has_leftover_key(self) -> bool {
         matches!(self.state(), State::Dead | State::Replaced) && self.0 & (DONE | KEY) == DONE | KEY
@@ -153,7 +157,7 @@ impl Word {
 /// How an ended timer leaves its pending state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// Nobody needs the key any more.
+    /// The key is no longer needed.
     Done,
     /// A callback (or the caller of `drain`, `close`) still borrows the key; `finish` follows.
     KeyInUse,
@@ -177,33 +181,37 @@ pub(super) enum Sight {
 impl AtomicWord {
     #[inline]
     pub(crate) fn load(&self) -> Word {
-        // Acquire: pairs with every move below, so that whoever sees a state sees what led to it:
-        // the key and the generation behind a pending timer, its author's value behind one that was claimed.
+        // Acquire: pairs with the Release of every move below, so that a thread which sees a state sees what led to it:
+        // the key and the generation of a pending timer, its author's value of a claimed one.
         Word(self.0.load(Acquire))
     }
 
-    /// True if the timer is dead: as long as its finder is pinned, it is so for good.
+    /// True if the timer is dead, which it stays for as long as the caller is pinned.
     #[inline]
     pub(super) fn is_dead(&self) -> bool {
-        // Acquire: that it was decided, to whoever acquires what our caller publishes next, and might be helping this timer still (`settle`).
+        // Acquire: pairs with `kill`. Our caller passes over this timer, and answers that its key had none: what the
+        // thread that ended this timer did before happens before that answer. For the order of timers Relaxed would do.
+        // A thread that still helps this timer (`settle`) and finds our caller's, published after this load, reads no
+        // older value of this word than we do (read-read coherence).
         Word(self.0.load(Acquire)).state() == State::Dead
     }
 
     /// dead -> tentative, by the owner of a free node, before the node is linked.
     #[inline]
     pub(super) fn allocate(&self, repeats: bool) {
-        // Relaxed: nobody relies on a tentative word; the link and `publish` release what is in the node.
-        // A swap all the same: it hands on what the worker's last look at this node released, to the Acquire in `publish`.
+        // Relaxed: nobody relies on a tentative word; the cell and `publish` release what is in the node.
+        // Still a swap: it continues what the worker's last look at this node released, for the Acquire in `publish`.
         let old = Word(self.0.swap(Word::tentative(repeats).0, Relaxed));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
     }
 
-    /// dead -> pending, by the owner of a free node that no index will lead to.
+    /// dead -> pending, by the owner of a free node that will not be in the index.
     #[inline]
     pub(super) fn begin(&self, deadline: Deadline, repeats: bool) -> Word {
         let pending = Word::tentative(repeats).turned(State::Pending, deadline);
-        // Release: publishes key, value and generation to whoever finds the timer: by its handle, by a hint, or as it seals the shard.
-        // Acquire: observes a look of the worker that came before (see `look`), or of who seals the shard (`end_for_seal`).
+        // Release: publishes key, value and generation to threads that find the timer by its handle, by a hint, or as
+        // they seal the shard.
+        // Acquire: observes an earlier look of the worker (see `look`) or of the sealer (`end_for_seal`).
         let old = Word(self.0.swap(pending.0, AcqRel));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
         pending
@@ -211,98 +219,103 @@ impl AtomicWord {
 
     /// tentative -> yielding, by the owner of a node that is not linked yet.
     pub(super) fn make_yielding(&self) {
-        // As in `allocate`, also that it is no mere store.
+        // Relaxed, and not a store, for the reasons in `allocate`.
         self.0.fetch_or(YIELDS, Relaxed);
     }
 
     /// tentative, yielding or dead -> dead as if never used, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
-        // Relaxed: nothing is published. A swap: it hands on what the sealer has released, who may be passing the node (`end_for_seal`).
+        // Relaxed: nothing is published. A swap: it continues what a sealer may have released at this node
+        // (`end_for_seal`).
         self.0.swap(State::Dead as u64, Relaxed);
     }
 
-    /// A ticket for a tentative or yielding timer, which was `seen` without one. If it has one by now, or is decided, nothing happens.
+    /// Gives a ticket to a tentative or yielding timer, which was `seen` without one. Does nothing if it has got one,
+    /// or has been decided, since.
     pub(super) fn give_ticket(&self, seen: Word, ticket: u64) {
         debug_assert!(seen.ticket().is_none() && ticket >> (u64::BITS - DEADLINE_SHIFT) == 0);
-        // AcqRel: who reads the ticket knows the line from which it was drawn, and what was in it then.
+        // AcqRel: a thread that reads the ticket sees the line from which it was drawn, and what was in that then.
         let _ = self.0.compare_exchange(seen.0, seen.0 | ticket << DEADLINE_SHIFT, AcqRel, Relaxed);
     }
 
-    /// tentative or yielding -> pending, by its author, who has seen no other timer that might be of the key. False if somebody has seen
-    /// him, and given him a ticket.
+    /// tentative or yielding -> pending, by its author, which has seen no other timer that might have the same key.
+    /// False if another thread has seen this one and given it a ticket.
     #[inline]
     pub(super) fn publish_first(&self, state: State, repeats: bool, deadline: Deadline) -> bool {
         let seen = Word(Word::tentative(repeats).0 & !STATE_MASK | state as u64);
         self.publish(seen, deadline)
     }
 
-    /// tentative or yielding -> pending, by the author or by whoever helps; every older timer of the key has ended. False if it was not
-    /// `seen` any more.
+    /// tentative or yielding -> pending, by the author or a helper; every older timer of the key has ended. False if
+    /// the word is not `seen` any more.
     #[inline]
     pub(super) fn publish(&self, seen: Word, deadline: Deadline) -> bool {
-        // Release: publishes key, value and generation, and the ends of the older timers, to whoever finds this one.
-        // Acquire: observes a look of the worker that came before; see `look`. (If a helper was faster, its observation becomes ours, so that
-        // the author does not read the promise stale afterwards: by the `load` that tells him.)
+        // Release: publishes key, value and generation, and the ends of the older timers, to threads that find this
+        // one.
+        // Acquire: observes an earlier look of the worker; see `look`. (If a helper was faster, the author acquires
+        // what the helper observed, by the `load` that finds the timer decided; so it doesn't read a stale promise
+        // afterwards.)
         let pending = seen.turned(State::Pending, deadline);
         self.0.compare_exchange(seen.0, pending.0, AcqRel, Relaxed).is_ok()
     }
 
-    /// yielding -> dead, by the author or by whoever helps: since the timer was there, there was an older one of the key. The value is
-    /// the author's.
+    /// yielding -> dead, by the author or a helper, because the key had an older timer. The value is the author's.
     ///
-    /// Who helps may have found something else, as the older one may have ended meanwhile: then it is `publish` against this, and either
-    /// answer was true at one moment of the author's call.
+    /// Author and helper may disagree, as the older timer may end meanwhile. Then this competes with `publish`, and
+    /// either answer was true at one moment of the author's call.
     pub(super) fn give_way(&self, seen: Word) {
         debug_assert!(seen.state() == State::Yielding);
-        // Relaxed: nothing is told by it but that.
+        // Relaxed: it publishes nothing.
         let dead = GAVE_WAY | KEY | State::Dead as u64;
         let _ = self.0.compare_exchange(seen.0, dead, Relaxed, Relaxed);
     }
 
-    /// True if the timer is pending or firing: then what led to this call comes before its next callback, or that of a timer which
-    /// replaces it.
+    /// True if the timer is pending or firing. Then what led to this call happens before its next callback, or before
+    /// that of a timer which replaces it.
     pub(super) fn rely_on(&self) -> bool {
-        // Adds nothing, on purpose: a mere load could still find it pending when it has been claimed, and its callback does not see what
-        // the caller did. Release: that, to whoever takes the timer from here on, who acquires.
+        // Adds nothing, on purpose: a load could still read "pending" after the timer was claimed by a thread that does
+        // not see what our caller did. Release: publishes that to the Acquire of the next thread that claims or ends
+        // the timer.
         let word = Word(self.0.fetch_add(0, Release));
         matches!(word.state(), State::Pending | State::Firing)
     }
 
-    /// pending -> pending, or firing -> firing, at another deadline; the word found instead if it is not `seen` any more.
+    /// pending -> pending, or firing -> firing, at another deadline. If the word is not `seen` any more, returns what
+    /// it is.
     #[inline]
     pub(super) fn reschedule(&self, seen: Word, deadline: Deadline) -> Result<(), Word> {
         debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
-        // Release: what the caller did before comes before the callback.
-        // Acquire: observes a look of the worker that came before; see `look`.
-        // Relaxed on failure, here and below, but for `fired`: what was found is at most compared again.
+        // Release: what the caller did before happens before the callback.
+        // Acquire: observes an earlier look of the worker; see `look`.
+        // Relaxed on failure, here and below except in `fired`: what was found is only compared again.
         let moved = seen.turned(seen.state(), deadline);
         self.0.compare_exchange(seen.0, moved.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> dead. The winner owns the value. Of a timer that is firing: it will not come back, and the value stays with
-    /// whoever runs the callback.
+    /// pending -> dead: the winner owns the value. Or firing -> dead: the timer will not come back, and the value stays
+    /// with the thread that runs the callback.
     ///
     /// Cancel, reschedule, replace and expiry all try to leave `seen`; the compare-exchange picks one.
-    /// - this call first: the others see a dead word and answer `None`, `false`, or report no expiry.
+    /// - this call first: the others see a dead word and answer `None` or `false`, or report no expiry.
     /// - another first: this call fails and its caller looks again.
     #[inline]
     pub(super) fn kill(&self, seen: Word, end: End) -> Result<(), Word> {
         debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
         debug_assert!(seen.is_pending() || end == End::KeyInUse, "whoever runs the callback finishes the timer");
         let flags = if end == End::Done { DONE | KEY } else { KEY };
-        // Acquire: the value was written before `publish`; it is read by us, or by whom we hand the timer to. `seen` may come from a
-        // relaxed read.
-        // Release: a thread that sees the dead word may rely on all that this one did before.
+        // Acquire: pairs with `publish`, before which the value was written. It is read by us, or by the thread to
+        // which we hand the timer. (`seen` may come from a relaxed read.)
+        // Release: publishes what we did before to threads that see the dead word.
         self.0.compare_exchange(seen.0, flags | State::Dead as u64, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// pending -> replaced. The value belongs to the author of `successor`, whoever made the move; if that is `NO_SUCCESSOR`, to
-    /// whoever made it.
+    /// pending -> replaced. The value belongs to the author of `successor`, whichever thread made the move; with
+    /// `NO_SUCCESSOR`, to the thread that made it.
     #[inline]
     pub(super) fn replace(&self, seen: Word, successor: u32) -> Result<(), Word> {
         debug_assert!(seen.is_pending());
-        // Release: as in `kill`. Acquire: what others rely on the timer for (`rely_on`) is its successor's from now on, and comes before
-        // that one's callback. If the word went and came back to `seen` meanwhile, with another value, that is acquired, too.
+        // Release: as in `kill`. Acquire: pairs with `rely_on`; what its callers did now happens before the successor's
+        // callback. This also covers a word that has left `seen` and come back to it, with another value.
         self.0.compare_exchange(seen.0, Word::replaced_by(successor).0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
@@ -318,21 +331,23 @@ impl AtomicWord {
         self.0.compare_exchange(seen.0, firing.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
 
-    /// After the callback of a timer that repeats: firing -> pending at the deadline that it was given meanwhile, else at
-    /// `next`; firing -> dead if there is neither; stays dead if somebody has ended it. The deadline, if it has one again.
+    /// After the callback of a timer that repeats: firing -> pending at the deadline that it was given meanwhile, else
+    /// at `next`; firing -> dead if there is neither; stays dead if another thread has ended it. Returns the deadline
+    /// if it is pending again.
     ///
     /// Cancel, replace and close try to end the timer while it fires, and the compare-exchange picks one:
     /// - they first: it is found dead here and does not come back.
-    /// - this call first: they find it pending, and end it as any other.
+    /// - this call first: they find it pending, and end it like any other.
     pub(super) fn fired(&self, next: Option<Deadline>) -> Option<Deadline> {
-        // Acquire (in `load`), also on failure: who finds it ended takes the node out of its cell, and so tells others that it has
-        // ended.
+        // Acquire (in `load`), also on failure: if the timer has ended, our caller takes the node out of its cell, from
+        // which others conclude that it has ended.
         let mut seen = self.load();
         while seen.state() == State::Firing {
             let deadline = seen.given_deadline().or(next);
             let turned = deadline.map_or(Word(KEY | State::Dead as u64), |next| seen.turned(State::Pending, next));
-            // Release: the value is in its place, for whoever claims it.
-            // Acquire: observes a look of the worker that came before; see `look`.
+            // Release: publishes the value, which is back in its place, to the next thread that claims or ends the
+            // timer.
+            // Acquire: observes an earlier look of the worker; see `look`.
             match self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire) {
                 Ok(_) => return deadline,
                 Err(found) => seen = Word(found),
@@ -343,15 +358,15 @@ impl AtomicWord {
 
     /// The worker's look: claims the timer if it is due at `now`.
     ///
-    /// It always performs a read-modify-write, also when there is nothing to change. A caller changes the word
+    /// Always performs a read-modify-write, even when there is nothing to change. A caller changes the word
     /// and then reads the promise; the worker withdraws the promise and then looks here. The modification order
     /// of this word decides, without a fence:
     /// - the caller's change first: this look sees it.
     /// - this look first: the caller's change reads from it (Acquire from Release), so that the caller then reads the
     ///   promise as withdrawn and sends a hint of its own.
     ///
-    /// The worker need not be pinned: if the node has gone and come back meanwhile, with the very same word, it is that timer which is due,
-    /// and claimed, and `kill` acquires what is its own.
+    /// The worker need not be pinned. If the node was reused meanwhile and its word is equal again, it is the new timer
+    /// that is due and claimed, and `kill` acquires what belongs to it.
     #[inline]
     pub(super) fn look(&self, now: Tick) -> Sight {
         let mut word = self.load();
@@ -363,7 +378,7 @@ impl AtomicWord {
                 }
                 continue;
             }
-            // Adds nothing, on purpose. Release: see above. If it shows a timer that is due, `kill` acquires.
+            // Adds nothing, on purpose. Release: see above. If it returns a timer that is due, `kill` acquires.
             let latest = Word(self.0.fetch_add(0, Release));
             match latest.state() {
                 State::Pending if latest.deadline().is_due(now) => word = latest,
@@ -373,53 +388,59 @@ impl AtomicWord {
         }
     }
 
-    /// Who seals a shard, at a node that he may not have met in the index: ends what is pending or firing there; the word that it had, if
-    /// it was pending.
+    /// The sealer's look at a node that it may not have met in the index: ends a pending or firing timer there. Returns
+    /// the word that the timer had, if it was pending.
     ///
-    /// As `look`, it always performs a read-modify-write: either it comes before `begin`, which then observes that the shard is sealed;
-    /// or it sees the timer.
+    /// Like `look`, it always performs a read-modify-write. Either that comes before `begin`, which then observes that
+    /// the shard is sealed; or it sees the timer.
     pub(super) fn end_for_seal(&self) -> Option<Word> {
-        // Adds nothing, on purpose. Release: see above. If it shows a timer, `kill` acquires.
-        let mut seen = Word(self.0.fetch_add(0, Release));
+        // Adds nothing, on purpose. Release: see above. If it returns a timer, `kill` acquires.
+        self.end(Word(self.0.fetch_add(0, Release)))
+    }
+
+    /// Ends the timer, `seen` just now, if it is pending or firing. Returns the word that it had, if it was pending.
+    pub(super) fn end(&self, mut seen: Word) -> Option<Word> {
         while matches!(seen.state(), State::Pending | State::Firing) {
             match self.kill(seen, End::KeyInUse) {
                 Ok(()) => return Some(seen).filter(|seen| seen.is_pending()),
-                Err(found) => seen = found,
+                Err(_) => seen = self.load(),
             }
         }
         None
     }
 
-    /// Says that the timer's key is needed no more. True if somebody else has unlinked the node: the caller retires it.
+    /// Declares that the timer's key is no longer needed. True if another thread has unlinked the node: the caller
+    /// retires it.
     #[must_use]
     #[inline]
     pub(super) fn finish(&self) -> bool {
-        // Release: our use of the key comes before its drop by whoever sees in `load` that we are done.
-        // Acquire: if we retire the node, it has left the index before.
+        // Release: our use of the key happens before its drop by a thread that sees DONE in `load`.
+        // Acquire: pairs with `unlink`. If we retire the node, it has left the index before.
         self.0.fetch_or(DONE, AcqRel) & UNLINKED != 0
     }
 
-    /// Says that the node is out of the index, taken out by somebody whose task that was not. True if nobody needs its key: the
-    /// caller retires it.
+    /// Declares that the node is out of the index, by the thread that took it out and does not finish its timer. True
+    /// if the key is no longer needed: the caller retires the node.
     #[must_use]
     #[inline]
     pub(super) fn unlink(&self) -> bool {
-        // A set DONE never goes away while the node is not retired, and we are the only unlinker:
-        // seeing it, we are the last, and need not tell anybody.
-        // Relaxed: if we retire the node, the last use of its key came before. For whoever set DONE was pinned, and what is
-        // deferred comes after all guards from before, whether they are gone by now or not. (Not who lets the last handle go; but nobody
-        // takes his nodes out of the index.)
+        // DONE is never cleared before the node is retired, and we are the only unlinker: if it is set, we are the
+        // last, and nobody waits for the flag.
+        // Relaxed: if we retire the node, the last use of its key came before. The thread that set DONE was pinned as
+        // it did so, and a deferred function runs after every guard that was dropped before it was deferred, too; on
+        // the same every reader relies that leaves just before a node is retired. (The drop of the last handle is not
+        // pinned; but nobody unlinks its nodes.)
         self.0.load(Relaxed) & DONE != 0
-            // Release: if it is `finish` that retires the node, it has left the index before.
+            // Release: pairs with `finish`. If that retires the node, it has left the index before.
             || self.0.fetch_or(UNLINKED, Release) & DONE != 0
     }
 
-    /// True for exactly one caller per ended timer: the one who drops the key.
+    /// True for exactly one caller per ended timer: the one that drops the key.
     #[must_use]
     #[inline]
     pub(super) fn take_key(&self) -> bool {
         // Relaxed: it only picks one. Each caller knows that the timer is done, by `load` or because it finished it
-        // itself, and so has every use of the key behind it.
+        // itself, so every use of the key happened before.
         self.0.fetch_and(!KEY, Relaxed) & KEY != 0
     }
 }
