@@ -218,7 +218,7 @@ pub(crate) fn mutant_was_reached() -> bool {
     MUTANT_WAS_REACHED.get()
 }
 
-/// Where an atomic operation was done since `configure`, and which.
+/// Where an atomic operation was done since `configure`, and which; nothing if not all loads are visible.
 pub(crate) fn recorded_places() -> BTreeSet<(Place, Operation)> {
     PLACES.with_borrow(|places| places.iter().map(|(&(_, operation), &place)| (place, operation)).collect())
 }
@@ -288,10 +288,13 @@ fn stop_if_stalled() {
 /// The fault at this place, if the setting has one here.
 fn change_at(location: &'static Location<'static>, operation: Operation) -> Option<Change> {
     stop_if_stalled();
-    PLACES.with_borrow_mut(|places| {
-        places.entry((std::ptr::from_ref(location).addr(), operation)).or_insert_with(|| Place::of(location));
-    });
-    let (place, change) = SETTING.get().mutant?;
+    let setting = SETTING.get();
+    if setting.loads == Loads::Visible {
+        PLACES.with_borrow_mut(|places| {
+            places.entry((std::ptr::from_ref(location).addr(), operation)).or_insert_with(|| Place::of(location));
+        });
+    }
+    let (place, change) = setting.mutant?;
     if location.line() < place.first_line || location.line() > place.last_line || !place.contains(&Place::of(location))
     {
         return None;
