@@ -1,5 +1,4 @@
 //! The faults of the timers that people come from, each with what should have happened. A name begins with whose it was.
-#![cfg(not(feature = "loom"))]
 
 use shardwheel::rotating::TimeCacheMap;
 use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, Scheduler, WeakScheduler};

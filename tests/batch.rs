@@ -1,5 +1,4 @@
 //! A batch answers as the single calls do, one after the other.
-#![cfg(not(feature = "loom"))]
 
 use proptest::collection::vec;
 use proptest::prelude::*;

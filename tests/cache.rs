@@ -1,6 +1,6 @@
 //! `Cache`: the behaviour of go-zero's cache and of TTL maps, and the faults of theirs that we do not have.
 
-#![cfg(all(feature = "cache", not(feature = "loom")))]
+#![cfg(feature = "cache")]
 
 mod support;
 

@@ -1,5 +1,4 @@
 //! The example `event_loop`: the loop by itself, and its echo service over loopback.
-#![cfg(not(feature = "loom"))]
 
 #[path = "support/control.rs"]
 mod control;

@@ -1,5 +1,4 @@
 //! The example `keepalive` over loopback, with as many sockets as the system lets us open, up to some thousands.
-#![cfg(not(feature = "loom"))]
 
 #[path = "support/control.rs"]
 mod control;

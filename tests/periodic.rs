@@ -1,5 +1,4 @@
 //! Timers that come back: at a fixed rate, or as their callback wants.
-#![cfg(not(feature = "loom"))]
 
 mod support;
 

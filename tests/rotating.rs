@@ -1,7 +1,5 @@
 //! `RotatingMap` and `TimeCacheMap`: the behaviour of Storm's, and the faults of theirs that we do not have.
 
-#![cfg(not(feature = "loom"))]
-
 mod support;
 
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
 //! As `small.rs`, for the caches and the maps that expire by the bucket.
-#![cfg(all(feature = "cache", not(feature = "loom")))]
+#![cfg(feature = "cache")]
 
 #[path = "support/counted.rs"]
 mod counted;

@@ -1,7 +1,5 @@
 //! Timers that are known by their handles alone.
 
-#![cfg(not(feature = "loom"))]
-
 mod support;
 
 use shardwheel::{Close, ManualClock, Next, Scheduler, Timer};
