@@ -1,14 +1,16 @@
 //! Chains of free nodes.
 //!
-//! A node that has left the index has room for one link. If that led to the next node, whoever takes one after the other would
-//! wait for each, since they lie in no order in memory. So it leads to the one [`STRANDS`] places further on, and the chain
-//! itself names the first ones: while one is taken, those that follow are on their way into the cache.
+//! A node that has left the index has room for one link. If that link led to the next node, a thread that takes one
+//! node after another would wait for each, since they lie in no order in memory. So it leads to the node [`STRANDS`]
+//! places further on, and the chain itself names the first ones: while one node is taken, those that follow are on
+//! their way into the cache.
 
 use crate::sync::size::STRANDS;
 
-/// A stack of nodes: the first ones, 32 bits each, the first in the last; 0 where there are fewer.
+/// A stack of nodes: the first ones, 32 bits each, the very first in the lowest bits; 0 where there are fewer.
 ///
-/// One number, not an array: that would be moved in pieces that the next move reads across, for which processors wait.
+/// One number, not an array: an array would be moved in pieces, across which the next move reads, and processors wait
+/// for that.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chain(u128);
 
@@ -16,12 +18,12 @@ const LAST: u32 = u32::BITS * (STRANDS as u32 - 1);
 const _: () = assert!(LAST < u128::BITS, "there is room for all");
 
 impl Chain {
-    /// Of its first nodes, in order.
+    /// The chain that begins with these nodes, in order.
     pub(super) fn of(nodes: [u32; STRANDS]) -> Self {
         Self(nodes.iter().rev().fold(0, |chain, &node| chain << u32::BITS | u128::from(node)))
     }
 
-    /// Puts a node in front; the one that its link must lead to, or 0.
+    /// Puts a node in front. Returns the node that its link must lead to, or 0.
     #[inline]
     pub(super) fn push(&mut self, node: u32) -> u32 {
         let pushed_out = (self.0 >> LAST) as u32;
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
 
     const NODES: u32 = 40;
-    /// Where each leads.
+    /// Where each node leads.
     type Links = [u32; NODES as usize + 1];
 
     fn push(chain: &mut Chain, links: &mut Links, node: u32) {

@@ -1,19 +1,19 @@
-//! Going through many timers in no order: what is touched of each is asked for some steps ahead.
+//! Going through many timers that lie in no order: what is touched of each is prefetched some steps ahead.
 //!
-//! The end of a timer takes three accesses that follow from one another, each perhaps a cache miss: its head, its tail with the
-//! hash, and the line of that. Taken one by one, the processor would wait for each. So groups of timers are under way side by side,
-//! each group a step behind the one before it.
+//! The end of a timer takes three accesses, each perhaps a cache miss: to its head, to its tail with the hash, and then
+//! to the line of that hash. If timers were taken one by one, the processor would wait for each access. So groups of
+//! timers are under way side by side, each group a step behind the one before it.
 //!
-//! (Groups, not single timers: what a visit exchanges waits for all that was begun before, and so for the page of what was asked for
-//! last. In a group those waits overlap.)
+//! (Groups, not single timers: an exchange in a visit waits for all that was begun before it, and so for the page of
+//! what was prefetched last. Within a group those waits overlap.)
 
 use super::{Access, ClaimedNode, Hint, Shard};
 
-/// Timers of which the same is asked for in a row.
+/// Timers in a group: each step is taken for all of them in a row.
 const GROUP: usize = 8;
 
-/// Calls `step` with the number of each of so many `steps`, for each place below `len`: in the order of places, for each place in that of
-/// steps, and by groups.
+/// Calls `step` with the number of a step and a place, for each of `steps` steps and each place below `len`. Each step
+/// takes the places in order, each place gets its steps in order, and all goes by groups.
 #[inline(always)]
 fn in_groups(len: usize, steps: usize, mut step: impl FnMut(usize, usize)) {
     for round in 0..len.div_ceil(GROUP) + steps - 1 {
@@ -25,7 +25,7 @@ fn in_groups(len: usize, steps: usize, mut step: impl FnMut(usize, usize)) {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
-    /// Calls `visit` for each hint, in their order, when the head that it leads to should be in the cache.
+    /// Calls `visit` for each hint, in order, when the head of its node should be in the cache.
     pub(crate) fn visit_hints(&self, hints: &[Hint], mut visit: impl FnMut(Hint)) {
         in_groups(hints.len(), 2, |step, place| match step {
             0 => self.slab.prefetch(hints[place].node()),
@@ -33,7 +33,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         });
     }
 
-    /// Calls `visit` for each item, in their order, when what the end of its `node`'s timer touches should be in the cache.
+    /// Calls `visit` for each item, in order, when what the end of its node's timer touches should be in the cache.
     pub(crate) fn visit_ahead<T: Copy>(&self, items: &[T], node: impl Fn(T) -> u32, mut visit: impl FnMut(T)) {
         in_groups(items.len(), 3, |step, place| match step {
             0 => self.prefetch_node(node(items[place])),
@@ -42,7 +42,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         });
     }
 
-    /// Finishes claimed timers, whose values were taken just now; `nodes` is empty then.
+    /// Finishes claimed timers whose values were taken just now. Leaves `nodes` empty.
     pub(crate) fn finish_all(&self, nodes: &mut Vec<ClaimedNode>, access: &Access) {
         let mut left = nodes.drain(..);
         let fetch_lines =
@@ -54,7 +54,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// Asks for the line of a node's key. If the timer has ended and gone meanwhile, it is some line or other: any number has one.
+    /// Prefetches the line of a node's key. If the timer has ended and the node has gone meanwhile, this is some line
+    /// or other: any number has one.
     fn fetch_line(&self, node: u32) {
         let _ = self.spot_if_indexed(self.slab.tail(node).hash());
     }

@@ -1,17 +1,19 @@
 //! From key to timer: a lock-free hash index that grows while in use and never moves a timer.
 //!
-//! An array of lines (`lines.rs`), chosen by the first bits of the hash: to look a key up is to fetch one line of memory (`line.rs`), and
-//! then the node. No line leads to another one but in rare cases (`overflow.rs`).
+//! An array of lines (`lines.rs`), chosen by the first bits of the hash. To look a key up is to fetch one line of
+//! memory (`line.rs`), and then the node. Only in rare cases does a line lead to another one (`overflow.rs`).
 //!
-//! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or tentative. At most
-//!   one node of a key is pending.
-//! - **Inserting** fails only when the shard is sealed, or no further line is left. A new node goes into any empty cell, tentative; then
-//!   its author looks for others of its tag. Of two who come at once, at least one sees the other. Who sees nobody, or one that is
-//!   dead, publishes. Else `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes that were
-//!   in the line when it was drawn.
-//! - **Absent** is what was not found if no ticket was drawn meanwhile: a timer that takes the place of another one, in another cell, has
-//!   one before it ends that.
-//! - The thread whose exchange takes a node out of its cell, and no other, tells the node's word; or keeps it in mind if that was its task.
+//! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or undecided.
+//!   At most one node of a key is pending.
+//! - **Inserting** fails only if the shard is sealed, or if no further line is left. A new node goes into any empty
+//!   cell, tentative or yielding; then its author looks for other nodes of its tag. Of two authors that insert at once,
+//!   at least one sees the other. An author that sees no other node, or a single dead one, publishes its timer.
+//!   Otherwise `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes
+//!   that were in the line when it was drawn.
+//! - **Absent** is a key that a scan did not find, if no ticket was drawn during the scan: a timer that takes another
+//!   one's place, from another cell, has a ticket before it ends that one.
+//! - Only the thread whose exchange takes a node out of its cell marks the node's word as unlinked; or it just
+//!   remembers this, if taking the node out was its task.
 
 use super::line::{AtomicPair, EMPTY, Line, More, Pair, Shape, Side};
 use super::lines::{Home, Lines};
@@ -44,10 +46,10 @@ impl Spot {
     }
 }
 
-/// What somebody is about to do with a timer.
+/// What a caller is about to do with a timer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// For which its value is not needed.
+    /// To move it: its value is not needed.
     Move,
     End,
 }
@@ -58,7 +60,7 @@ pub(super) struct Position<'a> {
     pair: &'a AtomicPair,
     side: Side,
     seen: Pair,
-    /// In a further line: others count it.
+    /// It is in a further line, so the lines in front count it.
     is_counted: bool,
 }
 
@@ -69,15 +71,16 @@ pub(super) struct Found<'a, K, V> {
     pub(super) position: Position<'a>,
 }
 
-/// A cell that looks like a key's, and where it leads, in this shard, as they were under the guard that its holder still has. So whoever
-/// goes on from there does what a look-up does that was interrupted between the cell and the node.
+/// A cell that looks like the key's, and the node that it leads to, in this shard. Both were read under a guard that
+/// the holder of the glimpse still holds. So going on from a glimpse is no different from a look-up that was
+/// interrupted between the cell and the node.
 #[derive(Clone, Copy)]
 pub(crate) struct Glimpse<'a> {
     position: Position<'a>,
     node: u32,
 }
 
-/// What a look-up came to.
+/// What stopped the scan of a look-up.
 enum Seen<'a, K, V> {
     Found(Found<'a, K, V>),
     Undecided(u32),
@@ -87,7 +90,7 @@ enum Seen<'a, K, V> {
 enum Claim {
     Made,
     Frozen,
-    /// It needs a line, and none is left.
+    /// It needs a further line, and none is left.
     Exhausted,
 }
 
@@ -107,15 +110,15 @@ impl Index {
         Self { lines: Lines::new() }
     }
 
-    /// Where a key of this hash belongs, and asks the processor for what is there.
+    /// Where a key of this hash belongs; prefetches its line.
     #[inline]
     pub(super) fn spot(&self, hash: u32) -> Spot {
         self.lines.prefetch(hash);
         Spot { hash }
     }
 
-    /// The cell of the key, or of another one that looks like it, if there is one; asks the processor for its node. The line should be in
-    /// the cache by now; if it is not set, there is none.
+    /// The first cell that looks like the key's, if there is one (it may be another key's); prefetches its node. The
+    /// line should be in the cache by now. `None` as well if the line is not set, or is frozen.
     #[inline]
     pub(super) fn glimpse<'a, K, V>(
         &'a self,
@@ -167,8 +170,8 @@ impl Index {
 
     /// Calls `each` for each node that looks like the key's.
     ///
-    /// Its caller has claimed a cell, or has had the fence of `help` since he acquired a claim. Of that claim and any other: he sees the
-    /// other one, or its author sees that one.
+    /// The caller has claimed a cell of the line; or it has acquired another thread's claim and then run the fence in
+    /// `help`. Of that claim C and any other claim D: this call sees D, or the author of D sees C.
     pub(super) fn each_node(&self, spot: Spot, access: &Access, mut each: impl FnMut(u32) -> ControlFlow<()>) {
         let (home, _) = self.lines.home(spot.hash, access);
         let _ = self.each_like(home, AtomicPair::load_after_claim, |_, node| each(node));
@@ -208,7 +211,7 @@ impl Index {
         }
     }
 
-    /// As `find`, and looks at the glimpse first, which is of the same spot.
+    /// As `find`, but looks first at the glimpse, which is of the same spot.
     #[inline]
     pub(super) fn find_at<'a, K, V>(
         &'a self,
@@ -228,7 +231,7 @@ impl Index {
         }
     }
 
-    /// Puts a tentative node into its line. True if others in there look like it, and may be there still.
+    /// Puts a tentative or yielding node into its line. True if other nodes in the line look like it and may be alive.
     #[inline]
     pub(super) fn insert<K, V>(
         &self,
@@ -243,7 +246,7 @@ impl Index {
     {
         let home = loop {
             let (home, _) = self.lines.home(spot.hash, access);
-            // There is no room for its number if the shard was sealed before it could grow.
+            // The cell has no room for the node's number if the shard was sealed before the array could grow.
             if let Some(cell) = home.cell(node.number) {
                 match self.claim(home.line, cell, access) {
                     Claim::Made => break home,
@@ -258,7 +261,7 @@ impl Index {
         Ok(self.has_others(slab, home, node.number))
     }
 
-    /// True if there are others that look like the node, which we have put in, and may be there still.
+    /// True if nodes other than ours, which we have put in, look like it and may be alive.
     #[inline]
     fn has_others<K, V>(&self, slab: &Slab<K, V>, home: Home<'_>, node: u32) -> bool
     where
@@ -267,7 +270,7 @@ impl Index {
     {
         let (places, last) = home.line.search(AtomicPair::load_after_claim, home.like);
         if places.is_one() && last.link() == More::NONE {
-            // That is ours; or ours is out again. Then its timer has been decided, and is not published once more.
+            // That is our node. Or our node is out again: then its timer has been decided, and `publish_first` fails.
             return false;
         }
         let mut other = None;
@@ -279,8 +282,9 @@ impl Index {
             }
             Some(_) => ControlFlow::Break(()),
         });
-        // One that is dead is as good as none. It may be the timer whose callback starts its key again. (Several are not passed over: whoever
-        // goes through them takes the dead out, of a key that is started over and over while its callbacks are late.)
+        // A single dead one does not count: it may be the timer whose callback starts its own key again. (Several do
+        // count, even if all are dead: then our caller goes through them and takes the dead ones out. Otherwise they
+        // would pile up for a key that is started over and over while its callbacks are late.)
         several.is_break() || other.is_some_and(|other| !slab.head(other).word.is_dead())
     }
 
@@ -308,7 +312,7 @@ impl Index {
         }
     }
 
-    /// The same where the line is full: says that there is one more behind it, before it is there.
+    /// As `claim`, for a full line. Its link counts the new timer before that timer is in a line behind it.
     #[cold]
     fn claim_behind<'a>(&'a self, line: &'a Line, cell: u32, access: &Access) -> Behind<'a> {
         let last = line.last_pair().load();
@@ -327,10 +331,11 @@ impl Index {
         Behind::GoesOn(line)
     }
 
-    /// Takes the node of an ended timer out. `position` is where it was last seen, if known.
+    /// Takes the node of an ended timer out of its cell. `position` is where the node was last seen, if known.
     ///
-    /// True if it was this call that did so. Then nobody has been told: the caller retires the node when its key is needed no
-    /// more, or tells the word. Otherwise somebody else has taken it out, and tells the word; or the shard is sealed, and it stays.
+    /// True if it was this call that took the node out. The word does not say so yet: the caller retires the node when
+    /// its key is needed no more, or marks the word (`unlink`). False if another thread took the node out, and has that
+    /// duty instead; or if the shard is sealed, and the node stays.
     #[must_use]
     #[inline]
     pub(super) fn remove(&self, spot: Spot, node: u32, position: Option<Position<'_>>, access: &Access) -> bool {
@@ -369,8 +374,9 @@ impl Index {
         }
     }
 
-    /// A cell behind `line` was cleared, in `pair`: the lines in front of that have one less behind them. From the last of them to the
-    /// first, so that a line that is taken out leads to no others that still count.
+    /// A cell of `pair`, which lies behind `line`, was cleared: each line in front of that pair's line has one timer
+    /// less behind it. Goes from the last of them to the first, so that a line that gets unlinked does not lead to
+    /// lines that still count timers.
     #[cold]
     fn count_out(&self, line: &Line, pair: &AtomicPair, access: &Access) {
         let has_pair = |line: &&Line| line.pairs.iter().any(|other| std::ptr::eq(other, pair));
@@ -398,8 +404,9 @@ impl Index {
 
     /// Ends the shard: nothing can be inserted any more, and every timer that was pending goes to `claim`, once.
     ///
-    /// Each line is frozen before its nodes are looked at. A claim that comes before is therefore seen; one that comes after fails, and
-    /// knows. (Tickets are drawn all the same: what is undecided is to be decided.)
+    /// Each line is frozen before its nodes are looked at. So a claim that comes before the freeze is seen; one that
+    /// comes after it fails, and its author learns why. (Tickets can still be drawn: what is undecided has to be
+    /// decided.)
     pub(super) fn seal<K, V>(&self, slab: &Arc<Slab<K, V>>, access: &Access, mut claim: impl FnMut(u32, Word))
     where
         K: Eq + Send + Sync + 'static,
@@ -414,7 +421,7 @@ impl Index {
             }
             let line = self.lines.frozen(number, access);
             let nodes = || self.lines.all_cells(line).map(|cell| shape.node(cell));
-            // First what is under way: it may end what is pending, and is pending then.
+            // First the undecided timers: deciding one may end a pending timer, and then it is pending itself.
             nodes().for_each(|node| decide(self, slab, node, access));
             for node in nodes() {
                 if let Some(word) = claim_any(slab, node) {
@@ -436,7 +443,7 @@ impl Index {
     }
 }
 
-/// What there is at a cell that looks like the key's.
+/// What is behind a cell that looks like the key's; continues unless that is a live or undecided timer of the key.
 #[inline]
 fn look<'a, K, V>(
     slab: &'a Slab<K, V>,
@@ -449,17 +456,18 @@ where
 {
     let node = slab.node(number);
     let word = node.head.word.load();
-    // SAFETY: reached in the index, under the guard that the holder of a glimpse has.
+    // SAFETY: the node was reached in the index, under the guard that the holder of a glimpse holds.
     let is_ours = || unsafe { node.head.with_key(&is_key) };
     match word.state() {
         State::Pending | State::Firing if is_ours() => ControlFlow::Break(Seen::Found(Found { node, word, position })),
-        // With or without a ticket: it may have one, and end another timer of the key, before we have read the next cell.
+        // With or without a ticket: before we have read the next cell, it may get one and end another timer of the key.
         State::Tentative | State::Yielding if is_ours() => ControlFlow::Break(Seen::Undecided(number)),
         _ => ControlFlow::Continue(()),
     }
 }
 
-/// We took the node of a timer out of its line whose key may still be in use.
+/// We took a node out of its line while its key may still be in use: marks its word, or retires it if nobody needs the
+/// key.
 fn tell_unlinked<K, V>(slab: &Arc<Slab<K, V>>, node: Node<'_, K, V>, access: &Access)
 where
     K: Eq + Send + Sync + 'static,
@@ -470,8 +478,9 @@ where
     }
 }
 
-/// Takes the node of a timer out that has ended, and whose callback runs, or has yet to. Who runs that would do so afterwards; until
-/// then each look-up would pass the node, and all others of a key that is started over and over while its callbacks are late.
+/// Takes out the node of a timer that has ended, but whose callback is running or has yet to run. The thread that runs
+/// the callback would take the node out afterwards. Until then each look-up would pass by it, and by all others of a
+/// key that is started over and over while its callbacks are late.
 #[cold]
 pub(super) fn take_out<K, V>(index: &Index, slab: &Arc<Slab<K, V>>, spot: Spot, node: Node<'_, K, V>, access: &Access)
 where

@@ -3,12 +3,13 @@
 //! ```text
 //!   meta   [frozen | set | half split | version:61]
 //!   pairs  [frozen | cell:31 | set | cell:31]          each cell: [tag | node], 0 is empty
-//!   the last pair's upper cell is no cell, but the link to more of the same: [count:6 | line:25]
+//!   the last pair's upper cell is not a cell, but the link to further lines: [count:6 | line:25]
 //! ```
 //!
-//! Of a hash, the first bits choose the line, the next are the tag, and the rest is not kept: keys tell. A node's number has four bits
-//! more than a line's, so tags are the shorter the more lines there are, and both together always have 27 bits. When
-//! the lines double, the first bit of each tag chooses between the two that come of one.
+//! The first bits of a hash choose the line, the next bits are the tag, and the rest is not kept: the keys themselves
+//! are compared. A node's number has four bits more than a line's, so the more lines there are, the shorter the tags:
+//! line and tag together always cover 27 bits of the hash. When the lines double, the first bit of each tag chooses
+//! between the two lines that its line is split into.
 
 use super::hint::NODE_BITS;
 use super::search::{CELLS, Pattern, Place, Places};
@@ -25,20 +26,20 @@ pub(crate) const NO_HASH: u32 = HASH_MAX + 1;
 
 const CELL_BITS: u32 = 31;
 const CELL_MASK: u64 = (1 << CELL_BITS) - 1;
-/// Of a pair and of a meta word.
+/// Flag of a pair and of a meta word.
 const FROZEN: u64 = 1 << 63;
 const PAIR_SET: u64 = 1 << CELL_BITS;
 const META_SET: u64 = 1 << 62;
-/// Of a meta word: one of the two lines that come of this one is set.
+/// Flag of a meta word: one of the two lines that this line is split into is set.
 const HALF_SPLIT: u64 = 1 << 61;
-/// There are so many node numbers to each line.
+/// There are `1 << NODES_TO_LINE_BITS` node numbers to each line.
 const NODES_TO_LINE_BITS: u32 = 4;
-/// With so many bits there are lines for all nodes that there can be.
+/// With this many bits there are lines for all nodes that there can be.
 pub(super) const LINE_BITS_MAX: u32 = NODE_BITS - NODES_TO_LINE_BITS;
 const LINK_BITS: u32 = 25;
 const COUNT_MAX: u32 = (1 << (CELL_BITS - LINK_BITS)) - 1;
 
-/// How many lines there are, and so how cells are divided.
+/// How many lines there are, and hence how cells are divided into tag and node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     bits: u32,
@@ -67,18 +68,20 @@ impl Shape {
         node >> self.node_bits() == 0
     }
 
-    /// The number of the line in which timers of this hash are: the first of all is 1, and of line n come 2n and 2n + 1.
+    /// The number of the line to which timers of this hash belong. The first line of all is 1; line n is split into 2n
+    /// and 2n + 1.
     #[inline]
     pub(super) fn line(self, hash: u32) -> u32 {
-        // In two steps, as there may be one line.
+        // In two steps: if there is a single line, all 32 bits are shifted out.
         1 << self.bits | (hash >> (u32::BITS - 1 - self.bits) >> 1)
     }
 
-    /// Cells of the same tag. (And empty ones, if that is 0.)
+    /// Matches the cells of this hash's tag. (And empty cells, if the tag is 0.)
     #[inline]
     pub(super) fn like(self, hash: u32) -> Pattern {
         let mask = CELL_MASK as u32 & u32::MAX << self.node_bits();
-        // The line's bits fall out at the top, and those that are not kept into the node's place.
+        // The line's bits fall out at the top. The bits that are not kept fall into the node's place, where the mask
+        // removes them.
         Pattern { cell: hash << self.bits >> (u32::BITS - CELL_BITS) & mask, mask }
     }
 
@@ -87,14 +90,15 @@ impl Shape {
         cell & !(u32::MAX << self.node_bits())
     }
 
-    /// After the lines have doubled: which of the two that come of its line the cell is in, and the cell there.
+    /// After the lines have doubled: which of the two lines a cell goes to, and what the cell is there.
     pub(super) fn split(self, cell: u32) -> (u32, u32) {
         let tag = cell & u32::MAX << self.node_bits();
         (cell >> (CELL_BITS - 1), tag << 1 & CELL_MASK as u32 | self.node(cell))
     }
 }
 
-/// Which cell of a pair, by its lowest bit: so that nothing depends on a guess which it is.
+/// Which cell of a pair, as the number of the cell's lowest bit: a shift, not a branch that the processor would have to
+/// guess.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Side(u32);
 
@@ -134,26 +138,26 @@ impl Pair {
         self.0 & FROZEN != 0
     }
 
-    /// Of a last pair.
+    /// For the last pair of a line.
     #[inline]
     pub(super) fn link(self) -> More {
         More(self.cell(Side::UPPER))
     }
 
-    /// Of a last pair.
+    /// For the last pair of a line.
     #[inline]
     pub(super) fn with_link(self, more: More) -> Self {
         self.with(Side::UPPER, more.0)
     }
 }
 
-/// What a line has of further ones: the first of them, and how many timers they have, or are about to have.
+/// A line's link to further lines: the first of them, and how many timers they hold or are about to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct More(u32);
 
 impl More {
     pub(super) const NONE: Self = Self(0);
-    /// Lines that a link has room for.
+    /// How many numbers of lines a link has room for.
     pub(super) const LINES_MAX: u32 = 1 << LINK_BITS;
 
     pub(super) fn new(line: u32, count: usize) -> Self {
@@ -176,7 +180,8 @@ impl More {
         if self.count() == COUNT_MAX { self } else { Self(self.0 + (1 << LINK_BITS)) }
     }
 
-    /// One timer fewer; none, and the line is not linked any more. Where so many were that they could not be counted, it stays.
+    /// With one timer less. If none is left, the line is not linked any more. A count that has reached its maximum
+    /// stays.
     pub(super) fn lowered(self) -> Self {
         match self.count() {
             COUNT_MAX => self,
@@ -193,15 +198,16 @@ pub(super) struct AtomicPair(AtomicU64);
 impl AtomicPair {
     #[inline]
     pub(super) fn load(&self) -> Pair {
-        // Acquire: who sees a node sees it filled in, and who sees it gone knows that its timer has ended, and all that led to that.
+        // Acquire: pairs with every change below. A thread that sees a node sees it filled in; one that sees the node
+        // gone knows that its timer has ended, and all that led to that.
         Pair(self.0.load(Acquire))
     }
 
-    /// As `load`, after this thread has claimed a cell of the line, or has acquired a claim and then had a SeqCst fence: of two who claim
-    /// at once, at least one sees the other.
+    /// As `load`, for a thread that has claimed a cell of the line, or has acquired a claim and then run a SeqCst
+    /// fence: of two threads that claim at once, at least one sees the other.
     #[inline]
     pub(super) fn load_after_claim(&self) -> Pair {
-        // SeqCst: comes after that `claim` in the order of all such operations.
+        // SeqCst: comes after that `claim` in the one order of all SeqCst operations.
         Pair(self.0.load(SeqCst))
     }
 
@@ -209,7 +215,7 @@ impl AtomicPair {
     #[inline]
     pub(super) fn claim(&self, seen: Pair, side: Side, cell: u32) -> bool {
         debug_assert!(seen.cell(side) == 0 && !seen.is_frozen());
-        // SeqCst: see `load_after_claim`. That releases, too: what is in the node.
+        // SeqCst: see `load_after_claim`. It also releases: publishes what is in the node.
         // Relaxed on failure, here and below: the caller looks again.
         self.0.compare_exchange(seen.0, seen.with(side, cell).0, SeqCst, Relaxed).is_ok()
     }
@@ -218,33 +224,34 @@ impl AtomicPair {
     #[inline]
     pub(super) fn clear(&self, seen: Pair, side: Side) -> bool {
         debug_assert!(!seen.is_frozen());
-        // Release: that its timer has ended, and what led to that.
+        // Release: publishes that the cell's timer has ended, and what led to that.
         self.0.compare_exchange(seen.0, seen.with(side, 0).0, Release, Relaxed).is_ok()
     }
 
-    /// Of a last pair: another link.
+    /// For the last pair of a line: changes the link.
     pub(super) fn relink(&self, seen: Pair, more: More) -> bool {
         debug_assert!(!seen.is_frozen());
-        // SeqCst: it is a claim, of what is in a new line, or comes before one; see `load_after_claim`. That releases, too: the new line.
+        // SeqCst: linking a new line claims the cell that is in it, and raising the count comes before a claim; see
+        // `load_after_claim`. It also releases: publishes the new line.
         self.0.compare_exchange(seen.0, seen.with_link(more).0, SeqCst, Relaxed).is_ok()
     }
 
     /// Forbids any change from now on.
     pub(super) fn freeze(&self) {
-        // Release: who sees it frozen sees that there are more lines, or that the shard is sealed. (What is in the cells is acquired by who
-        // loads them afterwards.)
+        // Release: publishes that there are more lines, or that the shard is sealed, to a thread that sees the pair
+        // frozen. (A thread that loads the cells afterwards acquires what is in them.)
         let last = self.0.fetch_or(FROZEN, Release);
         debug_assert!(last != 0);
     }
 
-    /// Sets a pair that is not; false if somebody was faster.
+    /// Sets a pair that is not set; false if another thread was faster.
     fn set(&self, pair: Pair) -> bool {
-        // Release: what is in the nodes, and in the line that a link leads to.
+        // Release: publishes what is in the nodes, and in the line that a link leads to.
         self.0.compare_exchange(0, pair.0 | PAIR_SET, Release, Relaxed).is_ok()
     }
 }
 
-/// What a line says of itself at one moment.
+/// A line's meta word at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Meta(u64);
 
@@ -277,16 +284,16 @@ pub(super) struct AtomicMeta(AtomicU64);
 impl AtomicMeta {
     #[inline]
     pub(super) fn load(&self) -> Meta {
-        // Acquire: of a line that is set, all cells; of one that is frozen, that there are more lines; of a version, the nodes that were
-        // there when its ticket was drawn.
+        // Acquire: if the line is set, observes all its cells; if it is frozen, that there are more lines; with the
+        // version, the nodes that were in the line when that ticket was drawn.
         Meta(self.0.load(Acquire))
     }
 
-    /// The next ticket; none if the line is frozen.
+    /// The next ticket; `None` if the line is frozen.
     pub(super) fn draw(&self) -> Option<u64> {
         let mut seen = self.load();
         while !seen.is_frozen() {
-            // AcqRel: who has a later ticket, or sees its version, sees all nodes that we have seen.
+            // AcqRel: a thread that has a later ticket, or sees its version, sees all nodes that we have seen.
             match self.0.compare_exchange(seen.0, seen.0 + 1, AcqRel, Acquire) {
                 Ok(_) => return Some(seen.version() + 1),
                 Err(found) => seen = Meta(found),
@@ -295,21 +302,24 @@ impl AtomicMeta {
         None
     }
 
-    /// Forbids any claim and any ticket from now on, before the pairs are frozen; the last value.
+    /// From now on no ticket can be drawn, and no thread that sees this claims a cell. Comes before the pairs are
+    /// frozen. Returns the last value.
     pub(super) fn freeze(&self) -> Meta {
-        // Release: as in `AtomicPair::freeze`. Acquire: for the lines that go on with this version, what was seen when it was drawn.
+        // Release: as in `AtomicPair::freeze`. Acquire: observes, for the lines that go on with this version, what was
+        // seen when its ticket was drawn.
         Meta(self.0.fetch_or(FROZEN, AcqRel))
     }
 
-    /// One of the two lines that come of this one was set, by the caller; true for the second one.
+    /// The caller has set one of the two lines that this line is split into; true for the second one.
     pub(super) fn split_half(&self) -> bool {
-        // AcqRel: what came of the first, to whoever does what is to be done when there are both.
+        // AcqRel: publishes the first line to the caller that sets the second, and does what has to be done once both
+        // are set.
         self.0.fetch_or(HALF_SPLIT, AcqRel) & HALF_SPLIT != 0
     }
 
-    /// What sets a line in the end, after its cells; true for the one who did.
+    /// Marks a line as set, after its cells; true for the call that did it.
     pub(super) fn set(&self, version: u64) -> bool {
-        // Release: the pairs, which are set.
+        // Release: publishes the pairs, which are set.
         self.0.compare_exchange(0, META_SET | version, Release, Relaxed).is_ok()
     }
 }
@@ -322,7 +332,7 @@ pub(super) struct Line {
     pub(super) pairs: [AtomicPair; PAIRS],
 }
 
-// SAFETY: atomics of zero.
+// SAFETY: only atomics, whose default is zero.
 unsafe impl Zeroed for Line {}
 
 impl Line {
@@ -331,7 +341,7 @@ impl Line {
         &self.pairs[PAIRS - 1]
     }
 
-    /// Which cells are like the pattern; and the last pair.
+    /// Which cells match the pattern; and the last pair.
     #[inline(always)]
     pub(super) fn search(&self, load: impl Fn(&AtomicPair) -> Pair, pattern: Pattern) -> (Places, Pair) {
         let pairs = std::array::from_fn(|number| load(&self.pairs[number]).0);
@@ -343,14 +353,15 @@ impl Line {
         (&self.pairs[place.pair as usize], Side(place.shift))
     }
 
-    /// Has the system put memory behind it; changes nothing.
+    /// Makes the system put memory behind the line; changes nothing.
     pub(super) fn touch(&self) {
-        // Not a load, for which the system needs no memory; nor what compilers turn into one, such as adding nothing.
+        // Not a load, for which the system needs no memory; nor an operation that compilers turn into a load, such as
+        // adding 0.
         // Relaxed: nothing is published, and nothing read.
         let _ = self.meta.0.compare_exchange(0, 0, Relaxed, Relaxed);
     }
 
-    /// The cells as they are now, 0 where there is none.
+    /// The cells as they are now; 0 where a cell is empty.
     #[inline]
     pub(super) fn cells(&self) -> Cells {
         let mut cells = Cells::default();
@@ -361,9 +372,10 @@ impl Line {
         cells
     }
 
-    /// Sets the cells, and where the rest is. Others may be doing the same, with the same cells in the same places, and each with a copy of
-    /// the rest; and when all is set already, nothing happens. False if somebody was faster: that rest is not linked. (Of a line of the
-    /// array it is the meta word that says so afterwards.)
+    /// Sets the cells, and the link to the rest. Other threads may be doing the same at once: they have the same cells
+    /// in the same places, but each has its own copy of the rest. Changes nothing if all is set already. False if
+    /// another thread was faster: then `rest` is not linked. (For a line of the array, the meta word says afterwards
+    /// that it is set.)
     pub(super) fn set_cells(&self, cells: &Cells, rest: More) -> bool {
         let (pairs, last) = cells.as_chunks();
         for (place, &[lower, upper]) in self.pairs.iter().zip(pairs) {
@@ -372,14 +384,14 @@ impl Line {
         self.last_pair().set(Pair::of(last[0], rest.0))
     }
 
-    /// All zero again, by the only one who knows of it.
+    /// Makes the line all-zero again. Only the caller knows of the line.
     pub(super) fn reset(&self) {
-        // Relaxed: published by who links it in.
+        // Relaxed: published by the thread that links the line in.
         self.meta.0.store(0, Relaxed);
         self.pairs.iter().for_each(|pair| pair.0.store(0, Relaxed));
     }
 
-    /// Of a line that nobody uses: a number instead of what it is.
+    /// For a line that is not in use: stores a number in place of the meta word.
     pub(super) fn store_number(&self, number: u32) {
         // Relaxed: published by the list's head.
         self.meta.0.store(u64::from(number), Relaxed);

@@ -1,9 +1,10 @@
 //! The lines of the index: an array that doubles while it is in use.
 //!
-//! A larger one comes beside it, whose lines are not set. Who needs one freezes the line that it comes from, and fills both that come of
-//! that. What they become follows from the frozen line alone, so it does not matter who does it, or how many. Who meets a frozen line
-//! finds that there are more lines. (Larson, "Dynamic Hash Tables", CACM 31(4), 1988, splits lines in the same way, under locks.) An array
-//! whose lines are all split is freed.
+//! A larger array comes beside the old one; its lines are not set. A thread that needs one of them freezes the old line
+//! that it comes from, and sets both lines that this old line is split into. What goes into them follows from the
+//! frozen line alone, so it does not matter which thread does this, or how many do. A thread that meets a frozen line
+//! learns that there are more lines. (Larson, "Dynamic Hash Tables", CACM 31(4), 1988, splits lines in the same way,
+//! under locks.) An array whose lines are all split is freed.
 
 use super::Access;
 use super::line::{AtomicPair, Cells, LINE_BITS_MAX, Line, Meta, More, Shape};
@@ -15,31 +16,32 @@ use crate::sync::{AtomicU32, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::Arc;
 
-/// Lines for which memory is asked at once: a large page of them.
+/// How many lines to get memory for at once: a large page of them.
 const POPULATED: u32 = 1 << 15;
 const FIRST_BITS: u32 = FIRST_SEGMENT_BITS - 1;
-/// In the number of bits: no line changes any more.
+/// Flag in `Lines::bits`: the shard is sealed, and the array does not double any more.
 const SEALED: u32 = 1 << 31;
 
 fn is_full(bits: u32, node_count: u32) -> bool {
     bits < LINE_BITS_MAX && node_count > LINE_LOAD << bits
 }
 
-/// True if callers should wait for more lines no longer: they are crowded, or a cell has no room for the number of a node.
+/// True if callers should not wait any longer for others to double the array: its lines are crowded, or its cells have
+/// no room for the number of `node`.
 fn lacks_room(bits: u32, node_count: u32, node: u32) -> bool {
     is_full(bits, node_count / CROWDED) || !Shape::of(bits).holds(node)
 }
 
-/// The line of a hash while its caller is pinned.
+/// The line of a hash, for as long as the caller is pinned.
 #[derive(Clone, Copy)]
 pub(super) struct Home<'a> {
     pub(super) line: &'a Line,
-    /// Cells of the hash's tag.
+    /// Matches the cells of the hash's tag.
     pub(super) like: Pattern,
 }
 
 impl Home<'_> {
-    /// The cell of a node of this hash, if it has room for the number.
+    /// The cell for a node of this hash, if it has room for the number.
     #[inline]
     pub(super) fn cell(self, node: u32) -> Option<u32> {
         (node & self.like.mask == 0).then_some(self.like.cell | node)
@@ -51,7 +53,7 @@ impl Home<'_> {
     }
 }
 
-/// One of the two lines that come of one: its cells, and those for which it has no room.
+/// One of the two lines that a line is split into: its cells, and those for which it has no room.
 #[derive(Default)]
 struct Half {
     cells: Cells,
@@ -60,7 +62,8 @@ struct Half {
 }
 
 impl Half {
-    /// Nothing if the cell is empty. No processor could guess whether it is: so that is no branch, as long as there is room.
+    /// Skips an empty cell. No processor could guess which cells are empty, so this is not a branch as long as there is
+    /// room.
     #[inline]
     fn push(&mut self, cell: u32) {
         if let Some(place) = self.cells.get_mut(self.len) {
@@ -75,9 +78,9 @@ impl Half {
 pub(super) struct Lines {
     array: Segments<Line>,
     pub(super) overflow: Arc<Overflow>,
-    /// Of the array in use; and whether it is sealed.
+    /// The bits of the array in use, and the flag `SEALED`.
     bits: AtomicU32,
-    /// By their bits: the lines of each array that are set.
+    /// For each array, by its bits: how many of its lines are set.
     set: [AtomicU32; SEGMENT_COUNT],
 }
 
@@ -99,27 +102,28 @@ impl Lines {
 
     #[inline]
     fn bits(&self) -> u32 {
-        // Acquire: that there is such an array. If it is an old one by now, its lines are frozen, or gone, which tells.
+        // Acquire: observes that there is such an array. If it is an old one by now, its lines are frozen or the array
+        // is gone, and the caller notices.
         self.bits.load(Acquire) & !SEALED
     }
 
     pub(super) fn is_sealed(&self) -> bool {
-        // Acquire: what the sealer did before.
+        // Acquire: observes what the sealer did before.
         self.bits.load(Acquire) & SEALED != 0
     }
 
-    /// Lines so far.
+    /// The number of lines in the array in use.
     pub(super) fn count(&self) -> u32 {
         1 << self.bits()
     }
 
-    /// Asks the processor for the line of a hash.
+    /// Prefetches the line of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
         self.array.prefetch(Shape::of(self.bits()).line(hash));
     }
 
-    /// The line of a hash as it is, set or not, and what it says of itself. None if its array has gone just now.
+    /// The line of a hash, set or not, and its meta word. `None` if the array has just gone.
     #[inline]
     fn as_it_is<'a>(&'a self, hash: u32, _pinned: &'a Access) -> Option<(Home<'a>, Meta)> {
         let shape = Shape::of(self.bits());
@@ -127,18 +131,20 @@ impl Lines {
         Some((Home { line, like: shape.like(hash) }, line.meta.load()))
     }
 
-    /// As `home`, if that is to be had at once.
+    /// As `home`, if the line is set and not frozen; else `None`.
     #[inline]
     pub(super) fn home_if_set<'a>(&'a self, hash: u32, access: &'a Access) -> Option<Home<'a>> {
         let (home, meta) = self.as_it_is(hash, access)?;
         meta.is_in_use().then_some(home)
     }
 
-    /// The line of a hash at this moment, and what it says of itself: it was set, and not frozen. (When the shard is sealed, its pairs are.)
+    /// The line of a hash at this moment, and its meta word: the line was set, and not frozen. (In a sealed shard its
+    /// pairs may be frozen.)
     #[inline]
     pub(super) fn home<'a>(&'a self, hash: u32, access: &'a Access) -> (Home<'a>, Meta) {
         loop {
-            // None: there are other bits by now, which `release` tells. So does `freeze`.
+            // If the array has gone, there are other bits by now, acquired from `release`; if the line is frozen, from
+            // `freeze`.
             let Some((home, meta)) = self.as_it_is(hash, access) else { continue };
             if meta.is_in_use() {
                 return (home, meta);
@@ -149,7 +155,7 @@ impl Lines {
         }
     }
 
-    /// Doubles the array if it lacks room and nobody has seen to it; true for the caller who did.
+    /// Doubles the array if it lacks room and no other thread has done so; true if this call did.
     #[inline]
     pub(super) fn fit(&self, node_count: u32, node: u32) -> bool {
         lacks_room(self.bits(), node_count, node) && self.enlarge(node_count, node)
@@ -167,35 +173,36 @@ impl Lines {
         }
     }
 
-    /// `bits` as they were read; false if somebody else was faster, or the shard is sealed.
+    /// Doubles the array that had these `bits`; false if another thread was faster, or if the shard is sealed.
     fn double(&self, bits: u32) -> bool {
         if bits & SEALED != 0 {
             return false;
         }
-        // If that array has come and gone meanwhile, there are other bits by now.
+        // If that array has come and gone meanwhile, there are other bits by now, and the exchange fails.
         self.array.ensure(2 << bits);
-        // Release: that there is such an array.
+        // Release: publishes that there is such an array.
         self.bits.compare_exchange(bits, bits + 1, Release, Relaxed).is_ok()
     }
 
-    /// The number of the last line that there should be, and 1.
+    /// One more than the number of the last line that there should be.
     pub(super) fn wanted(&self, node_count: u32) -> u32 {
         let bits = self.bits();
         2 << (bits + u32::from(is_full(bits, node_count)))
     }
 
-    /// True if callers lack lines already, when those before `next` are set: they set them themselves.
+    /// True if callers lack lines already when those before `next` are set: then they set lines themselves.
     pub(super) fn lacks(&self, next: u32) -> bool {
         next < 2 << self.bits()
     }
 
-    /// Has the system put memory behind lines that there should be, from `next` on; how far.
+    /// Makes the system put memory behind lines that there should be, from `next` on. Returns the first line that is
+    /// left.
     pub(super) fn populate(&self, node_count: u32, next: u32, _pinned: &Access) -> u32 {
         let end = self.wanted(node_count).min(next.saturating_add(POPULATED));
         self.array.populate(next..end, Line::touch)
     }
 
-    /// Sets up to `limit` lines ahead of the callers, from `next` on; the first that is left.
+    /// Sets up to `limit` lines ahead of the callers, from `next` on. Returns the first line that is left.
     pub(super) fn split_ahead(&self, node_count: u32, next: u32, limit: u32, access: &Access) -> u32 {
         let end = self.wanted(node_count).min(next.saturating_add(limit));
         for number in next.max(2 << FIRST_BITS)..end {
@@ -203,7 +210,7 @@ impl Lines {
             let seen = self.bits.load(Acquire);
             let has_line = |bits: u32| number < 2 << (bits & !SEALED);
             let is_there = has_line(seen) || self.double(seen) || has_line(self.bits());
-            // Not reserved: that array has gone, since all that come of its lines are set.
+            // Not reserved: that array has gone, since all lines that come from it are set.
             if is_there && self.array.reserved(number).is_some_and(|line| !line.meta.load().is_set()) {
                 self.set_line(number, access);
             }
@@ -211,11 +218,11 @@ impl Lines {
         end
     }
 
-    /// Sets a line of the array in use, and the other one that comes from the same.
+    /// Sets a line, and the other line that comes from the same old one; but first that old one, if it is not set.
     #[cold]
     fn set_line(&self, number: u32, access: &Access) {
         let parent = number / 2;
-        // Freed: then all that come of it are set.
+        // `None`: its array was freed, so all lines that come from it are set.
         let Some(line) = self.array.reserved(parent) else { return };
         if !line.meta.load().is_set() {
             self.set_line(parent, access);
@@ -237,7 +244,7 @@ impl Lines {
         }
     }
 
-    /// What comes of a frozen line: for whoever asks, the same cells in the same places.
+    /// What a frozen line is split into. Every caller gets the same cells in the same places.
     fn halves(&self, line: &Line, shape: Shape) -> [Half; 2] {
         let mut halves = <[Half; 2]>::default();
         for cell in self.overflow.chain(line).flat_map(Line::cells) {
@@ -247,36 +254,40 @@ impl Lines {
         halves
     }
 
-    /// We have set a line of the array with so many bits, which comes of `parent`. When both are set, nobody comes for the lines any more
-    /// to which that leads; and when all are set, nobody comes for the array below.
+    /// We have set a line of the array with these `bits`; it comes from `parent`. When both lines that come from
+    /// `parent` are set, no thread goes to the further lines behind `parent` any more. When all lines of the array are
+    /// set, no thread goes to the array below.
     fn has_set(&self, bits: u32, parent: &Line, access: &Access) {
         if parent.meta.split_half() {
             self.overflow.retire(parent.last_pair().load().link(), access);
         }
-        // AcqRel: that they are set, to the last one, and by `release` to whoever finds the array below gone.
+        // AcqRel: publishes that they are set, to the thread that counts the last one; and by `release`, to a thread
+        // that finds the array below gone.
         if self.set[bits as usize].fetch_add(1, AcqRel) + 1 < 1 << bits {
             return;
         }
-        // SAFETY: who has an item of it is pinned, as all are who ask for one (`Access`), and it is freed when they have left.
+        // SAFETY: a thread that uses an item of it is pinned, as all are that ask for one (`Access`); and it is freed
+        // only when they have left.
         if let Some(array) = unsafe { self.array.release((1 << bits) - 1) } {
             access.guard.defer(move || drop(array));
         }
     }
 
-    /// Lets no cell of a line, or of those that it leads to, change any more.
+    /// Forbids any further change to the cells of a line and of the lines behind it.
     fn freeze(&self, line: &Line) {
         for line in self.overflow.chain(line) {
             line.pairs.iter().for_each(AtomicPair::freeze);
         }
     }
 
-    /// There will be no more lines than now: how cells are divided from now on.
+    /// No lines are added from now on. Returns how cells are divided for good.
     pub(super) fn seal(&self) -> Shape {
-        // AcqRel: what the sealer did before, to whoever finds it sealed; and the array in use.
+        // AcqRel: publishes what the sealer did before, to a thread that finds the shard sealed; and observes the array
+        // in use.
         Shape::of(self.bits.fetch_or(SEALED, AcqRel) & !SEALED)
     }
 
-    /// One of the last lines, set and frozen, when the shard is sealed.
+    /// A line of the last array, set and frozen. The shard is sealed.
     pub(super) fn frozen(&self, number: u32, access: &Access) -> &Line {
         let Some(line) = self.array.reserved(number) else { unreachable!("nobody doubles them any more") };
         while !line.meta.load().is_set() {
@@ -286,22 +297,22 @@ impl Lines {
         line
     }
 
-    /// Asks the processor for one of the last lines.
+    /// Prefetches a line of the last array.
     pub(super) fn prefetch_last(&self, number: u32) {
         self.array.prefetch(number);
     }
 
-    /// What is in one of the last lines at this moment, but not in further ones.
+    /// The cells in use in a line of the last array at this moment, without those of further lines.
     pub(super) fn cells<'a>(&'a self, number: u32, _pinned: &'a Access) -> impl Iterator<Item = u32> + use<'a> {
         self.array.reserved(number).into_iter().flat_map(Line::cells).filter(|&cell| cell != 0)
     }
 
-    /// What is in a line and in those that it leads to.
+    /// The cells in use in a line and in the lines behind it.
     pub(super) fn all_cells<'a>(&'a self, line: &'a Line) -> impl Iterator<Item = u32> + use<'a> {
         self.overflow.chain(line).flat_map(Line::cells).filter(|&cell| cell != 0)
     }
 
-    /// Cells of the array in use that are not empty.
+    /// How many cells are not empty, in the array in use and in the lines behind its lines.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn cell_count(&self) -> usize {
@@ -309,7 +320,8 @@ impl Lines {
         lines.filter(|line| line.meta.load().is_set()).flat_map(|line| self.all_cells(line)).count()
     }
 
-    /// All lines of the array in use are set, each was counted once, and there is no other array (but those in one segment with the first).
+    /// Asserts that all lines of the array in use are set, that each was counted once, and that there is no other array
+    /// (except those that share a segment with the first).
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn assert_array_alone(&self) {

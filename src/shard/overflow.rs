@@ -1,7 +1,9 @@
-//! Further lines, for what has no room in its own: a few timers that lie too close together, or many of one hash.
+//! Further lines, for timers that have no room in their own line: a few that lie too close together, or many of one
+//! hash.
 //!
-//! A line that leads to others says how many timers those have. That is raised before a timer comes in there, and lowered after one has
-//! gone; so when nothing is left, the same exchange that says so takes the line out, and it is used again after the grace period.
+//! A line's link counts the timers in the lines behind it. The count is raised before a timer goes in there, and
+//! lowered after one has left. So the same exchange that lowers the count to zero takes the line out. The line is used
+//! again after the grace period.
 
 use super::Access;
 use super::line::{Cells, Line, More};
@@ -13,9 +15,10 @@ use std::sync::{Arc, Weak};
 
 pub(super) struct Overflow {
     lines: Segments<Line>,
-    /// Lines handed out so far, and 0, which is none.
+    /// Lines handed out so far, including line 0, which is none.
     extent: AtomicU32,
-    /// The first of those that are not in use; each has the number of the next. (It needs no tag: see `ChainList` in `reuse.rs`.)
+    /// The first line that is not in use; each one holds the number of the next. (No tag is needed: see `ChainList` in
+    /// `reuse.rs`.)
     free: AtomicU32,
 }
 
@@ -29,7 +32,8 @@ impl Overflow {
         self.lines.at(line)
     }
 
-    /// A line and those that it leads to. Where one leads is asked when the next is: its caller may freeze each before.
+    /// A line and the lines behind it. A line's link is read only when the next line is asked for, so the caller may
+    /// freeze each line before that.
     pub(super) fn chain<'a>(&'a self, first: &'a Line) -> impl Iterator<Item = &'a Line> {
         let mut before: Option<&Line> = None;
         std::iter::from_fn(move || {
@@ -42,10 +46,10 @@ impl Overflow {
         })
     }
 
-    /// Lines that nobody else knows of, with `cells` in them. None if there are so few left that those are kept for what is there already
-    /// (`keeps_some`), or if there are none.
+    /// Builds lines with `cells` in them that no other thread knows of. `None` if no line is left; or, with
+    /// `keeps_some`, if the only lines left are those kept for timers that are in the index already.
     pub(super) fn build(&self, cells: &[u32], keeps_some: bool, access: &Access) -> Option<More> {
-        // From the last line to the first, for each says where the next one is.
+        // From the last line to the first, since each names the next one.
         cells.chunks(CELLS as usize).rev().try_fold(More::NONE, |rest, cells| {
             let number = self.take(keeps_some, access)?;
             let line = self.lines.reserve(number);
@@ -58,10 +62,10 @@ impl Overflow {
     }
 
     fn take(&self, keeps_some: bool, _pinned: &Access) -> Option<u32> {
-        // Acquire: what is in the first line.
+        // Acquire: observes what is in the first line.
         let mut first = self.free.load(Acquire);
         while first != 0 {
-            // Garbage if it is not the first any more; then the exchange fails.
+            // Garbage if the line is not the first any more; then the exchange fails.
             let next = self.at(first).load_number();
             match self.free.compare_exchange(first, next, AcqRel, Acquire) {
                 Ok(_) => return Some(first),
@@ -69,11 +73,11 @@ impl Overflow {
             }
         }
         let end = if keeps_some { More::LINES_MAX / 2 } else { More::LINES_MAX };
-        // Relaxed: a number; the line is published by who links it in.
+        // Relaxed: only a number; the line is published by the thread that links it in.
         self.extent.fetch_update(Relaxed, Relaxed, |line| (line < end).then_some(line + 1)).ok()
     }
 
-    /// The line, and those that it leads to, are linked no more: they are used again when nobody can be looking at them.
+    /// The line, and those behind it, are no longer linked: they are used again when no thread can be looking at them.
     pub(super) fn retire(self: &Arc<Self>, more: More, access: &Access) {
         let mut more = more;
         while let Some(number) = more.line() {
@@ -87,7 +91,7 @@ impl Overflow {
         }
     }
 
-    /// Lines that are linked, or wait for the end of their grace period. Only while nobody else is about.
+    /// Lines that are linked, or wait for the end of their grace period. Call it only while no other thread is active.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn lines_in_use(&self) -> u32 {
@@ -96,7 +100,7 @@ impl Overflow {
         self.extent.load(Relaxed) - 1 - std::iter::successors(first, next).count() as u32
     }
 
-    /// As if all were in use but those that are kept.
+    /// Makes it look as if all lines were in use except those that are kept.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn use_up(&self) {
@@ -105,11 +109,11 @@ impl Overflow {
 
     fn give_back(&self, number: u32) {
         let line = self.at(number);
-        // Relaxed, also on failure: an expectation.
+        // Relaxed, also on failure: only an expectation for the exchange.
         let mut first = self.free.load(Relaxed);
         loop {
             line.store_number(first);
-            // Release: the number, and the last uses of the line.
+            // Release: publishes the number, and the last uses of the line.
             match self.free.compare_exchange(first, number, Release, Relaxed) {
                 Ok(_) => return,
                 Err(found) => first = found,

@@ -4,14 +4,14 @@
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
 //!         (per thread)                                                              (per thread)
 //! ```
-//! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index needs no more. `limbo` and `ready`
-//! are one chain each and belong to one thread. `ripe` and `clean` belong to all: lists of chains, a batch of nodes each. There,
-//! and only there, what a chain's first nodes have set `aside` leads from chain to chain (Treiber,
-//! "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most timers begin and end without an atomic
-//! operation on a list, and one closure is deferred per batch, not per node.
+//! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index no longer needs. `limbo`
+//! and `ready` are one chain each and belong to one thread. `ripe` and `clean` belong to all threads: they are lists of
+//! chains, with a batch of nodes in each chain. In these lists, and only there, the `aside` of a chain's first nodes
+//! leads from chain to chain (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most
+//! timers begin and end without an atomic operation on a list, and one closure is deferred per batch, not per node.
 //!
-//! What a thread has retired ripens in a list that few threads share, if any, and each looks into its own first. So nodes mostly stay where
-//! they are in a core's cache, and so do their neighbours in a line of memory.
+//! The nodes that a thread retires ripen in a list that few other threads share, if any, and each thread looks into its
+//! own list first. So nodes mostly stay where they are in a core's cache, and so do their neighbours in a cache line.
 
 use super::Access;
 use super::chain::Chain;
@@ -29,8 +29,9 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64 as Count;
 use std::sync::{Arc, Weak};
 
-/// Nodes that a thread retires, or takes, at once in each of so many shards. The more, the less often it meets other threads. But it
-/// keeps up to two batches of each shard, so they are smaller where there are many; and a key's destructor should not have to wait.
+/// How many nodes a thread retires, or takes, at once in each of `shard_count` shards. The larger the batch, the less
+/// often the thread meets others. But it keeps up to two batches in each shard, so batches are smaller if there are
+/// many shards; and if keys have a destructor, since that should not have to wait.
 pub(crate) fn batch_len<K>(shard_count: usize) -> u32 {
     let most = if std::mem::needs_drop::<K>() { 1 } else { 4 };
     BATCH * (64 / shard_count).clamp(1, most) as u32
@@ -43,8 +44,8 @@ const _: () = assert!(
     size_of::<Deferred<(), ()>>() <= 3 * size_of::<usize>() && align_of::<Deferred<(), ()>>() == align_of::<usize>()
 );
 
-/// A batch on its way through the epoch: the first nodes of its chain; and in the bits that the first one's number leaves, the list
-/// that it goes to.
+/// A batch on its way through the epoch: the first nodes of its chain. The spare bits of the first node's number hold
+/// the list that the batch goes to.
 struct Parcel([u32; STRANDS]);
 
 const _: () = assert!(RIPE_LISTS <= 1 << (u32::BITS - NODE_BITS) && RIPE_LISTS.is_power_of_two());
@@ -71,11 +72,11 @@ const STEPS_ASIDE: usize = 4;
 /// Stale hints that are not worth a sweep.
 const STALE_SLACK: u64 = 1024;
 
-/// A list of chains: the first one's first node, 0 = empty.
+/// A list of chains: the first node of the first chain; 0 if the list is empty.
 ///
-/// It needs no tag against ABA: the first node of a chain that is taken out is used next, or goes from a ripe list to the clean one; it
-/// comes back to this one as the first of a chain after a grace period only, that is, not as long as a thread that still
-/// takes it for the first is pinned. So whoever takes a chain out is pinned.
+/// It needs no tag against ABA. The first node of a chain that is taken out is used next, or goes from a ripe list to
+/// the clean one. It comes back to this list, as the first node of a chain, only after a grace period: not while a
+/// thread is pinned that still takes it for the first. So a thread that takes a chain out must be pinned.
 #[derive(Debug, Default)]
 struct ChainList(AtomicU32);
 
@@ -84,23 +85,24 @@ struct ChainList(AtomicU32);
 struct Own {
     /// Free nodes.
     ready: Chain,
-    /// Retired nodes that wait for company, and how many.
+    /// Retired nodes that wait until there is a batch of them, and how many there are.
     limbo: Chain,
     limbo_len: u32,
-    /// Timers that it began without the index, minus those of which it retired the nodes: what the census has not been told.
+    /// Timers that this thread has begun without the index, minus those whose nodes it has retired. Only what the
+    /// census has not been told yet.
     unindexed: i64,
-    /// It drops keys: their destructors may call the scheduler.
+    /// The thread is dropping keys, whose destructors may call the scheduler.
     drops_keys: bool,
 }
 
-/// By ordinal, each on cache lines of its own.
+/// One thread's share, by its ordinal; each on cache lines of its own.
 #[derive(Debug, Default)]
 struct Local(CachePadded<UnsafeCell<Own>>);
 
-// SAFETY: numbers of zero.
+// SAFETY: only numbers and a flag, whose default is all-zero.
 unsafe impl Zeroed for Local {}
-// SAFETY: only the thread that holds the ordinal touches it; an ordinal that goes to another thread takes along all that
-// was done before (`Ordinals`).
+// SAFETY: only the thread that holds the ordinal touches it. When an ordinal goes to another thread, that thread
+// observes all that was done before (`Ordinals`).
 unsafe impl Sync for Local {}
 
 /// Rough figures that tell when stale hints prevail, and how many lines there should be. Kept per batch, not per node.
@@ -108,7 +110,7 @@ unsafe impl Sync for Local {}
 struct Census {
     /// Nodes handed out in batches minus nodes retired in batches.
     in_use: Count,
-    /// Those of them that no index leads to.
+    /// How many of them no index leads to.
     unindexed: Count,
     /// Hints in the worker's wheel, by its last report.
     hints: Count,
@@ -118,11 +120,12 @@ struct Census {
 pub(super) struct Reuse {
     batch: u32,
     locals: Segments<Local>,
-    /// By the ordinal of whoever has retired them; see [`Slab::ripe`].
+    /// By the ordinal of the thread that retired them; see [`Slab::ripe`].
     ripe: [CachePadded<ChainList>; RIPE_LISTS],
     clean: CachePadded<ChainList>,
     census: CachePadded<Census>,
-    /// By the census, the most nodes that the index led to at a time. On a line of its own: each timer that begins reads it.
+    /// The most nodes that the index led to at any one time, by the census. On a cache line of its own: each timer that
+    /// begins reads it.
     most_indexed: CachePadded<Count>,
 }
 
@@ -141,7 +144,7 @@ impl Reuse {
 }
 
 impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
-    /// The worker's wheel holds so many hints.
+    /// Reports that the worker's wheel holds `count` hints.
     pub(super) fn report_hints(&self, count: usize) {
         // Relaxed here and below: figures, nothing is published through them.
         self.reuse.census.hints.store(count as u64, Relaxed);
@@ -152,13 +155,14 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.reuse.census.hints.load(Relaxed) > 2 * self.in_use() + STALE_SLACK
     }
 
-    /// Nodes in use, about: what threads keep ready, or have not retired a batch of, counts as well.
+    /// Nodes in use, roughly: nodes that threads keep ready, or have not retired a full batch of, count as well.
     pub(super) fn in_use(&self) -> u64 {
         // Signed: a batch may be counted out before it is counted in.
         (self.reuse.census.in_use.load(Relaxed) as i64).max(0) as u64
     }
 
-    /// So many nodes at most the index led to at a time, about: what threads kept ready counts as well, and node 0. Never falls.
+    /// The most nodes that the index led to at any one time, roughly: nodes that threads kept ready count as well, and
+    /// node 0. Never falls.
     #[inline]
     pub(super) fn most_indexed(&self) -> u32 {
         self.reuse.most_indexed.load(Relaxed) as u32 + 1
@@ -173,7 +177,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                 None => self.node(self.refill(access)?),
             };
             let generation = &node.tail.generation;
-            // Relaxed: the node is ours; published with the word, by `AtomicWord::publish`.
+            // Relaxed: the node is ours; published with the word, by `AtomicWord::publish` or `begin`.
             let next = generation.load(Relaxed) + 1;
             generation.store(next, Relaxed);
             // A node whose generations are used up stays out of use, so that no handle ever matches a later timer.
@@ -186,8 +190,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Runs `change` on what the calling thread keeps.
     #[inline(always)]
     fn with_own<R>(&self, ordinal: &Ordinal, change: impl FnOnce(&mut Own) -> R) -> R {
-        // SAFETY: the ordinal is the calling thread's, so nobody else is in here; nor is this thread, further up its stack:
-        // no `change` below comes back here or runs user code.
+        // SAFETY: the ordinal is the calling thread's, so no other thread is in here. Nor is this thread, further up
+        // its stack: no `change` below comes back here or runs user code.
         self.reuse.locals.reserve(ordinal.number()).0.with_mut(|own| change(unsafe { &mut *own }))
     }
 
@@ -197,7 +201,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Takes the first node of a chain that is ours.
-    // Always: a node by way of memory would be read in one go and written field by field, for which processors wait.
+    // Always inlined: a node returned through memory would be written field by field and read in one go, for which
+    // processors wait.
     #[inline(always)]
     fn pop(&self, chain: &mut Chain) -> Option<Node<'_, K, V>> {
         let node = self.node(chain.first()?);
@@ -217,12 +222,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         node.tail.hash.store(chain.push(node.number), Relaxed);
     }
 
-    /// A batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns the first: its number,
-    /// so that who hardly ever comes here need not keep a `Node` in memory.
+    /// Gets a batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns
+    /// the first one, as a number, so that callers, which hardly ever come here, need not keep a `Node` in memory.
     ///
-    /// A thread that was stopped in the middle of a call keeps all others' nodes from coming back, and with many more callers than
-    /// cores there is always one. Who would go on with new nodes would use up its slice of time, and memory, while that thread
-    /// waits for its turn. So it steps aside, a few times: a bound, so that it waits for nobody.
+    /// A thread that was stopped in the middle of a call keeps the nodes of all others from coming back; and with many
+    /// more callers than cores there always is such a thread. A caller that went on with new nodes would use up its
+    /// slice of time, and memory, while that thread waits for its turn. So the caller steps aside, but only a few
+    /// times: because of that bound it waits for nobody.
     #[cold]
     fn refill(&self, access: &mut Access) -> Option<u32> {
         let mut steps = 0..STEPS_ASIDE;
@@ -233,7 +239,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             if !self.is_held_up() || steps.next().is_none() || !step_aside(&mut access.guard) {
                 break;
             }
-            // What the application has deferred to the epoch may have run here, and started timers: then there is a batch already.
+            // Closures that the application deferred to the epoch may have run here and started timers: then there is a
+            // batch already.
             if let Some(node) = self.pop_ready(access.ordinal) {
                 return Some(node.number);
             }
@@ -242,13 +249,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         self.keep(chain, len, access)
     }
 
-    /// True if more nodes wait for their grace period than are in use. (About: those that others have brought back this very
-    /// moment count as well.)
+    /// True if more nodes wait for their grace period than are in use, by more than `WAITING_BATCHES` batches.
+    /// (Roughly: nodes that others have brought back this very moment count as well.)
     fn is_held_up(&self) -> bool {
         u64::from(self.extent() - 1) > 2 * self.in_use() + WAITING_BATCHES * u64::from(self.reuse.batch)
     }
 
-    /// As `refill`, of used nodes only; `None` if there are none.
+    /// As `refill`, but only with used nodes; `None` if there are none.
     fn refill_used(&self, access: &Access) -> Option<u32> {
         if let Some(chain) = self.pop_batch(&self.reuse.clean, access) {
             return self.keep(chain, self.reuse.batch, access);
@@ -264,7 +271,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         None
     }
 
-    /// Makes a chain of so many nodes the thread's, which has none left; takes the first.
+    /// Gives a chain of `len` nodes to the thread, which has none left; takes the first of them.
     fn keep(&self, chain: Chain, len: u32, access: &Access) -> Option<u32> {
         // Relaxed: a figure.
         self.reuse.census.in_use.fetch_add(u64::from(len), Relaxed);
@@ -282,7 +289,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let Reuse { census, most_indexed, .. } = &self.reuse;
         // Relaxed: figures.
         let (before, unindexed) = (self.in_use(), census.unindexed.load(Relaxed));
-        // If many have ended between the two, the difference of what was and what is must not stay for ever.
+        // Many timers may have ended between the two loads. The difference of an old and a new figure must not stay for
+        // ever.
         let in_use = before.min(self.in_use());
         // Signed: as in `in_use`.
         let indexed = (in_use as i64 - unindexed as i64).max(0) as u64;
@@ -291,7 +299,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// A chain of nodes that were never used, and how many.
+    /// A chain of nodes that were never used, and how many there are.
     fn fresh(&self) -> Option<(Chain, u32)> {
         let nodes = self.take_new(self.reuse.batch)?;
         let (mut chain, len) = (Chain::default(), nodes.len() as u32);
@@ -299,7 +307,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Some((chain, len))
     }
 
-    /// The node was taken, and nobody has come to know of it: it may be used again at once.
+    /// Takes back a node that may be used again at once: `give_back` (`slab.rs`) says why.
     pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) {
         self.with_own(access.ordinal, |own| {
             own.unindexed -= i64::from(node.tail.hash() == NO_HASH);
@@ -307,13 +315,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         });
     }
 
-    /// A timer is begun that no index leads to.
+    /// Counts a timer that was begun without the index.
     #[inline(always)]
     pub(super) fn count_unindexed(&self, access: &Access) {
         self.with_own(access.ordinal, |own| own.unindexed += 1);
     }
 
-    /// Tells the census of them, a batch at a time.
+    /// Tells the census of such timers, a batch at a time.
     fn tell_unindexed(&self, own: &mut Own) {
         let change = std::mem::take(&mut own.unindexed);
         if change != 0 {
@@ -322,7 +330,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// The node is out of the index and nobody needs its key: it may be used again after the grace period.
+    /// Retires a node that is out of the index and whose key nobody needs: it may be used again after the grace period.
     #[inline]
     pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
@@ -338,8 +346,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         if let Some(chain) = batch {
             // Relaxed: a figure.
             self.reuse.census.in_use.fetch_sub(u64::from(self.reuse.batch), Relaxed);
-            // Weak: until somebody collects, which may be long after the scheduler has gone, the batch must not keep all memory.
-            // As numbers: see `STRANDS`.
+            // Weak: the closure runs when some thread collects, which may be long after the scheduler has gone. Until
+            // then the batch must not keep all memory. As plain numbers: see `STRANDS`.
             let list = access.ordinal.stripe(self.ripe().len());
             let (parcel, slab): Deferred<K, V> = (Parcel::new(chain, list), Arc::downgrade(self));
             access.guard.defer(move || {
@@ -348,16 +356,17 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                     slab.push_batch(&slab.ripe()[list], chain);
                 }
             });
-            // Else the batch waits in this thread's bag, where nobody else can collect it.
+            // Otherwise the batch would wait in this thread's bag, where nobody else can collect it.
             access.guard.flush();
         }
     }
 
-    /// Hands a batch of nodes to all.
+    /// Hands a batch of nodes to all threads.
     fn push_batch(&self, list: &ChainList, chain: Chain) {
         let nodes = chain.nodes();
-        // The first leads to the second and to the next chain, the second to the third, and so on. They are past their grace
-        // period: nobody follows `next` as a link of the index any more. Relaxed, here and below: published by the exchange.
+        // The first node leads to the second and to the next chain, the second to the third, and so on. They are past
+        // their grace period: no thread reads their `aside` as a deadline any more. Relaxed, here and below: published
+        // by the exchange.
         for pair in nodes[1..].windows(2).filter(|pair| pair[0] != 0) {
             self.head(pair[0]).aside.store_pair(pair[1], 0);
         }
@@ -366,8 +375,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let mut first = list.0.load(Relaxed);
         loop {
             self.head(nodes[0]).aside.store_pair(second, first);
-            // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All changes
-            // of a list are read-modify-writes, so whoever sees a later one has acquired this one too.
+            // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All
+            // changes of a list are read-modify-writes, so a thread that sees a later one has acquired this one, too.
             match list.0.compare_exchange(first, nodes[0], Release, Relaxed) {
                 Ok(_) => return,
                 Err(found) => first = found,
@@ -375,7 +384,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// A batch of nodes that nobody has.
+    /// Takes a batch of nodes out of a list; `None` if the list is empty.
     fn pop_batch(&self, list: &ChainList, _pinned: &Access) -> Option<Chain> {
         // Acquire, also on failure: pairs with the Release in `push_batch`, before the links are read.
         let mut first = list.0.load(Acquire);
@@ -391,20 +400,20 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         None
     }
 
-    /// The lists in which retired nodes ripen. Where keys are to be dropped it is one: whoever ends a timer looks for such keys, and would
-    /// have to look through all.
+    /// The lists in which retired nodes ripen. If keys have to be dropped there is only one: each thread that ends a
+    /// timer looks for such keys, and would otherwise have to look through all lists.
     fn ripe(&self) -> &[CachePadded<ChainList>] {
         &self.reuse.ripe[..if std::mem::needs_drop::<K>() { 1 } else { RIPE_LISTS }]
     }
 
-    /// A ripe batch: of the calling thread's list, if there is one, or of another. Not one look at all of them: what ripens meanwhile where
-    /// this has looked is for the next.
+    /// Takes a ripe batch: from the calling thread's list, if there is one, or from another. This does not look at all
+    /// lists at once: what ripens meanwhile in a list that was passed already is left for the next call.
     fn pop_ripe(&self, access: &Access) -> Option<Chain> {
         let (before, from) = self.ripe().split_at(access.ordinal.stripe(self.ripe().len()));
         from.iter().chain(before).find_map(|list| self.pop_batch(list, access))
     }
 
-    /// The chain of the batch that begins with these two nodes and is ours.
+    /// The chain of a batch that is ours and begins with these two nodes.
     fn gather(&self, first: u32, second: u32) -> Chain {
         let mut nodes: [u32; STRANDS] = std::array::from_fn(|place| [first, second].get(place).copied().unwrap_or(0));
         let mut before = second;
@@ -418,8 +427,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Chain::of(nodes)
     }
 
-    /// A ripe batch, with its keys dropped. None to a key's destructor that has called the scheduler: if it got the next batch, with
-    /// further destructors, each would stand on top of the one before, as deep as there are batches.
+    /// Takes a ripe batch, and drops its keys. `None` if a key's destructor has called the scheduler: if that call got
+    /// the next batch, with further destructors, they would nest as deep as there are batches.
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
         if !std::mem::needs_drop::<K>() {
             return self.pop_ripe(access);
@@ -433,8 +442,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         chain
     }
 
-    /// Drops the keys of one ripe batch, if there is one: called as timers end, so that keys do not wait for new timers
-    /// to come. Runs user code; no protocol step may be under way.
+    /// Drops the keys of one ripe batch, if there is one. Called as timers end, so that keys do not wait for new
+    /// timers. Runs user code; no protocol step may be under way.
     pub(super) fn tidy(&self, access: &Access) {
         if std::mem::needs_drop::<K>()
             && let Some(chain) = self.pop_cleaned(access)
@@ -443,7 +452,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// Drops the keys of a chain that is ours, and stays as it is.
+    /// Drops the keys of a chain that is ours; the chain stays as it is.
     fn drop_keys(&self, mut chain: Chain) {
         while let Some(node) = self.pop(&mut chain) {
             self.drop_key(node.head);

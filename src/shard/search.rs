@@ -1,23 +1,24 @@
-//! Which cells of a line are like a pattern: all are looked at side by side, without a branch, for which cell it is, if any, no
-//! processor can guess.
+//! Which cells of a line match a pattern. All are compared side by side and without a branch, since no processor can
+//! guess which cell matches, if any.
 
 use crate::sync::size::PAIRS;
 
-/// The cells that each line has.
+/// The number of cells in each line.
 pub(super) const CELLS: u32 = 2 * PAIRS as u32 - 1;
 
 /// The bit above a cell, which belongs to none.
 const CARRY: u32 = 31;
-/// The bit of [`Places`] for the first pair's lower cell; the others follow, and 32 further on the upper ones.
+/// The bit of [`Places`] for the first pair's lower cell. The other pairs' follow; those of the upper cells are 32 bits
+/// further on.
 const FIRST: u32 = CARRY + 1 - PAIRS as u32;
-/// All cells: the last pair's upper one is none.
+/// All cells: the last pair's upper one is not a cell.
 const ALL: u64 = twice(u32::MAX << FIRST) ^ 1 << (CARRY + 32);
 
 const fn twice(cell: u32) -> u64 {
     (cell as u64) << 32 | cell as u64
 }
 
-/// What a cell is to be like: as `cell` in the bits of `mask`, outside of which `cell` has none.
+/// What a cell must look like: equal to `cell` in the bits of `mask`. `cell` has no bits outside of `mask`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) cell: u32,
@@ -31,7 +32,7 @@ impl Pattern {
     }
 }
 
-/// One cell of a line: that of the pair with this number, from the bit `shift` on.
+/// One cell of a line: in the pair with this number, from the bit `shift` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) pair: u32,
@@ -43,7 +44,8 @@ pub(super) struct Place {
 pub(super) struct Places(u64);
 
 impl Places {
-    /// The cells of these pairs that fit. Two at a time: what differs, if anything does, carries into the bit above its cell.
+    /// The cells of these pairs that fit. Both cells of a pair are compared at once: if a cell differs in any bit of
+    /// the mask, that carries into the bit above the cell.
     #[inline(always)]
     pub(super) fn of(pairs: [u64; PAIRS], Pattern { cell, mask }: Pattern) -> Self {
         debug_assert!(cell & !mask == 0 && mask >> CARRY == 0);
@@ -62,7 +64,7 @@ impl Places {
         (first < u64::BITS).then(|| Place { pair: first % 32 - FIRST, shift: first & 32 })
     }
 
-    /// True if there is one, and no other.
+    /// True if there is exactly one.
     #[inline]
     pub(super) fn is_one(self) -> bool {
         self.0.is_power_of_two()

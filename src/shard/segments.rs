@@ -1,9 +1,10 @@
 //! An array that grows from any thread without ever moving an item.
 //!
-//! The first segment holds `1 << FIRST_SEGMENT_BITS` items, each further one as many as all before it: so it begins with an index
-//! that is a power of two, as the index's doublings do. A segment is allocated by whoever needs it first and stays until the array
-//! is dropped, or until it is released, once and for all; its memory comes zeroed and costs nothing until it is touched. Growing copies
-//! nothing, so no call pays for the whole.
+//! The first segment holds `1 << FIRST_SEGMENT_BITS` items, and each further one as many as all before it. So each
+//! further segment begins at an index that is a power of two, as each doubling of the index's lines does. A segment is
+//! allocated by the thread that needs it first. It stays until the array is dropped, or until it is released, once and
+//! for all. Its memory comes zeroed and costs nothing until it is touched. Growing copies nothing, so no call pays for
+//! the whole.
 
 use super::hint::NODE_BITS;
 use crate::sync::size::FIRST_SEGMENT_BITS;
@@ -18,15 +19,15 @@ use std::ptr;
 /// All-zero bytes must be a valid value, equal to `Self::default()`.
 pub(crate) unsafe trait Zeroed: Default {}
 
-// SAFETY: an atomic of zero.
+// SAFETY: an atomic, whose default is zero.
 unsafe impl Zeroed for AtomicU64 {}
 
-/// Items that there is room for.
+/// How many items an array has room for.
 pub(crate) const LEN_MAX: u32 = 1 << NODE_BITS;
-/// The first segment in use: that of all indexes with less than `FIRST_SEGMENT_BITS` bits, too.
+/// The first segment in use. It also holds all indexes with fewer than `FIRST_SEGMENT_BITS` bits.
 const FIRST: usize = FIRST_SEGMENT_BITS as usize - 1;
 
-/// What a pointer to a segment is, without its items: none yet, or none any more.
+/// In place of the pointer to a segment: it was released. (Null: it has not been allocated yet.)
 const RELEASED: usize = 1;
 
 #[derive(Debug)]
@@ -39,8 +40,9 @@ unsafe impl<T: Zeroed + Send> Send for Segments<T> {}
 // SAFETY: as above; all that `&Segments` gives away is `&T`.
 unsafe impl<T: Zeroed + Sync> Sync for Segments<T> {}
 
-/// Where the item `index` lies: segment, and offset in it. All indexes in a segment have the same leading bit, and the rest is the
-/// offset. Those of the first segment are exchanged, half for half, for the same computation does for them.
+/// Where the item `index` lies: its segment, and its offset in there. All indexes in a segment have the same leading
+/// bit, and the other bits are the offset. In the first segment the two halves are swapped, so that the same
+/// computation serves it, too.
 #[inline]
 const fn locate(index: u32) -> (usize, usize) {
     let leading_bit = (index | 1 << FIRST).ilog2();
@@ -65,12 +67,13 @@ pub(crate) struct Released<T> {
     len: usize,
 }
 
-// SAFETY: it owns its items, which nobody uses.
+// SAFETY: it only frees the items' memory, when no thread uses them any more.
 unsafe impl<T: Send> Send for Released<T> {}
 
 impl<T> Drop for Released<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated with this length in `Segments::allocate`, and nobody uses it any more, as whoever released it promised.
+        // SAFETY: allocated with this length in `Segments::allocate`; no thread uses it any more, as the caller of
+        // `release` promised.
         unsafe { memory::free(self.items, self.len) };
     }
 }
@@ -80,7 +83,7 @@ impl<T: Zeroed> Segments<T> {
         Self::of(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
     }
 
-    /// For statics, which a model has none of. `segments` are null.
+    /// For statics, of which a model has none. All `segments` must be null.
     pub(crate) const fn of(segments: [AtomicPtr<T>; SEGMENT_COUNT]) -> Self {
         Self { segments }
     }
@@ -89,11 +92,12 @@ impl<T: Zeroed> Segments<T> {
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
-        // Relaxed: whoever knows of the index acquired it, at however many removes, from the thread that reserved it.
+        // Relaxed: a thread that knows the index acquired it, directly or through others, from the thread that reserved
+        // it.
         let items = self.segments[segment].load(Ordering::Relaxed);
         assert!(is_there(items), "index {index} is not reserved");
-        // SAFETY: a segment that is there holds `segment_len(segment) > offset` items until `self` is dropped, or for as long as whoever
-        // released it has promised.
+        // SAFETY: a segment that is there holds `segment_len(segment) > offset` items until `self` is dropped; if it is
+        // released, for as long as the caller of `release` promised.
         unsafe { &*items.add(offset) }
     }
 
@@ -101,13 +105,13 @@ impl<T: Zeroed> Segments<T> {
     #[inline]
     pub(crate) fn reserved(&self, index: u32) -> Option<&T> {
         let (segment, offset) = locate(index);
-        // Acquire: as in `reserve_segment`; and from `release`, what led to that.
+        // Acquire: as in `reserve_segment`; and if the segment was released, observes what led to that.
         let items = self.segments[segment].load(Ordering::Acquire);
         // SAFETY: as in `at`.
         is_there(items).then(|| unsafe { &*items.add(offset) })
     }
 
-    /// Asks the processor for the item `index`, if it is there.
+    /// Prefetches the item `index`, if it is there.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         let (segment, offset) = locate(index);
@@ -116,11 +120,12 @@ impl<T: Zeroed> Segments<T> {
         prefetch(items.wrapping_add(offset));
     }
 
-    /// Takes the segment of `index` out, once and for all: nobody reserves it again. `None` if it is not there, or is the first, which
-    /// has indexes of several lengths.
+    /// Takes the segment of `index` out, once and for all: it is never reserved again. `None` if it is not there; or if
+    /// it is the first segment, which holds indexes of several lengths.
     ///
     /// # Safety
-    /// Of this segment, only items that `reserved` has returned may be in use, and not when what this returns is dropped.
+    /// The only items of this segment that may be in use are those that `reserved` returned; and none may be in use
+    /// when the returned value is dropped.
     pub(crate) unsafe fn release(&self, index: u32) -> Option<Released<T>> {
         let (segment, _) = locate(index);
         if segment == FIRST {
@@ -128,7 +133,7 @@ impl<T: Zeroed> Segments<T> {
         }
         // Relaxed: the items are not looked at.
         let items = self.segments[segment].load(Ordering::Relaxed);
-        // Release: who finds that it has gone knows what the caller did before.
+        // Release: publishes what the caller did before, to a thread that finds the segment gone.
         let is_taken = is_there(items)
             && self.segments[segment]
                 .compare_exchange(items, ptr::without_provenance_mut(RELEASED), Ordering::Release, Ordering::Relaxed)
@@ -158,19 +163,21 @@ impl<T: Zeroed> Segments<T> {
         if is_there(items) { Some(items) } else { self.allocate(segment) }
     }
 
-    /// Has the system put memory behind the items of `indexes`, or of those in the first one's segment; returns how far. Items are
-    /// then reserved and used as ever, but without a wait for the system. `touch` writes to an item without changing it. Nothing is
-    /// done for a segment that was released; while it may be, the caller is as present as for `reserved`.
+    /// Makes the system put memory behind the items of `indexes`, as far as they lie in the segment of the first one.
+    /// Returns the end of what was done. Items are then reserved and used as ever, but without a wait for the system.
+    /// `touch` writes to an item without changing it. Does nothing for a segment that was released. If the segment may
+    /// be released meanwhile, the caller must be pinned, as for `reserved`.
     pub(crate) fn populate(&self, indexes: Range<u32>, touch: impl Fn(&T)) -> u32 {
         let (segment, offset) = locate(indexes.start);
         let len = segment_len(segment);
         if segment == FIRST {
-            // Which is too small to be worth it.
+            // The first segment is too small to be worth it.
             return indexes.end.min(len as u32);
         }
         let count = (len - offset).min(indexes.len());
         if let Some(items) = self.reserve_segment(segment) {
-            // SAFETY: a segment is `allocate`d with this length and stays as in `at`; the last offset is at most that.
+            // SAFETY: the segment was `allocate`d with this length, and stays as in `at`; `offset + count` is at most
+            // that length.
             unsafe { memory::populate(items, len, offset..offset + count, touch) };
         }
         indexes.start + count as u32
@@ -179,7 +186,7 @@ impl<T: Zeroed> Segments<T> {
     /// All items in segments that are there.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.segments.iter().enumerate().flat_map(|(segment, slot)| {
-            // Acquire: as in `reserve`.
+            // Acquire: as in `reserve_segment`.
             let items = slot.load(Ordering::Acquire);
             let len = if is_there(items) { segment_len(segment) } else { 0 };
             // SAFETY: as in `at`.
@@ -191,13 +198,13 @@ impl<T: Zeroed> Segments<T> {
     #[cold]
     fn allocate(&self, segment: usize) -> Option<*mut T> {
         let slot = &self.segments[segment];
-        // Relaxed: nothing but that; nor does it change any more.
+        // Relaxed: only this mark is read, and it never changes again.
         if slot.load(Ordering::Relaxed).addr() == RELEASED {
             return None;
         }
         // SAFETY: `T: Zeroed`.
         let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
-        // Release: publishes the initialised items to the Acquire loads in `reserve` and `iter`.
+        // Release: publishes the initialised items to the Acquire loads in `reserve_segment`, `reserved` and `iter`.
         // Acquire on failure: we go on with the other thread's items.
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
             Ok(_) => Some(fresh),
@@ -214,7 +221,7 @@ impl<T: Zeroed> Drop for Segments<T> {
     fn drop(&mut self) {
         const { assert!(!std::mem::needs_drop::<T>(), "items are freed, not dropped") };
         for (segment, slot) in self.segments.iter_mut().enumerate() {
-            // Relaxed: `&mut self`; whatever gave us that ordered all accesses before.
+            // Relaxed: we have `&mut self`, and whatever gave us that ordered all accesses before.
             let items = slot.load(Ordering::Relaxed);
             if is_there(items) {
                 // SAFETY: allocated with this length in `allocate`, and nobody can use it any more.

@@ -1,10 +1,10 @@
-//! The timers of one shard: nodes in growing arrays that are never unmapped while the slab lives, so any thread may
-//! read a node's atomics at any time, whatever became of the timer.
+//! The timers of one shard: nodes in growing arrays. These are never unmapped while the slab lives, so any thread may
+//! read a node's atomics at any time, whatever has become of the timer.
 //!
 //! A node is split in two. The *head* is what a look-up, a move and the worker touch (32 bytes for an 8-byte key, two
 //! to a cache line); the *tail* is what only the beginning and the end of a timer touch.
 //!
-//! Where a node is while it is not in use, `reuse.rs` tells.
+//! Where a node is while it is not in use: see `reuse.rs`.
 
 use super::hint::AtomicPromise;
 use super::line::NO_HASH;
@@ -20,7 +20,7 @@ use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// What a node has to keep for a while.
+/// What a node keeps for a limited time.
 #[derive(Debug, Default)]
 pub(super) struct Aside(AtomicU64);
 
@@ -36,14 +36,15 @@ impl Aside {
         Deadline::from_bits(self.0.load(Relaxed))
     }
 
-    /// Has the system put memory behind it; changes nothing.
+    /// Makes the system put memory behind it; changes nothing.
     pub(super) fn touch(&self) {
-        // Not a load, for which the system needs no memory; nor what compilers turn into one, such as adding nothing.
+        // Not a load, for which the system needs no memory; nor an operation that compilers turn into a load, such as
+        // adding 0.
         // Relaxed: nothing is published, and nothing read.
         let _ = self.0.compare_exchange(0, 0, Relaxed, Relaxed);
     }
 
-    /// Of a node out of the index: two others instead.
+    /// For a node out of the index: stores the numbers of two other nodes instead.
     pub(super) fn store_pair(&self, a: u32, b: u32) {
         // Relaxed: published by the list's head.
         self.0.store(u64::from(b) << 32 | u64::from(a), Relaxed);
@@ -58,7 +59,8 @@ impl Aside {
 
 #[repr(C)]
 pub(super) struct Head<K> {
-    /// Of a timer that is tentative or yielding: its deadline. Of a node that waits to be used again: two others.
+    /// For a timer that is tentative or yielding: its deadline. For a node that waits to be used again: two other
+    /// nodes.
     pub(super) aside: Aside,
     pub(super) word: AtomicWord,
     pub(super) promise: AtomicPromise,
@@ -67,8 +69,8 @@ pub(super) struct Head<K> {
 
 #[repr(C)]
 pub(super) struct Tail<V> {
-    /// Of a node in the index: its hash; of one whose timer no index leads to: `NO_HASH`. Of a free or retired one: the node that its
-    /// chain goes on with.
+    /// For a node in the index: its hash. For a timer that no index leads to: `NO_HASH`. For a free or retired node:
+    /// the node that its chain goes on with.
     pub(super) hash: AtomicU32,
     pub(super) generation: AtomicU32,
     value: UnsafeCell<MaybeUninit<V>>,
@@ -117,33 +119,34 @@ impl<V> Tail<V> {
 
     #[inline]
     pub(super) fn generation(&self) -> u32 {
-        // Relaxed: `AtomicWord::load` came before and acquired what `publish` released: whoever saw the word of a newer
-        // timer sees its generation or a newer one.
+        // Relaxed: `AtomicWord::load` came before and acquired what `publish` or `begin` released: a thread that saw
+        // the word of a newer timer sees that timer's generation or a newer one.
         self.generation.load(Relaxed)
     }
 
     /// Moves the value out.
     ///
     /// # Safety
-    /// The caller ended this timer or turned it to firing (its move on the word succeeded, or the word names its node as the
-    /// successor), or was handed it by whoever did, or is the author of one that gave way; and the value is taken once.
+    /// The caller ended this timer or turned it to firing (its move on the word succeeded, or the word names its node
+    /// as the successor); or was handed the timer by the thread that did; or is the author of a timer that gave way or
+    /// was never linked. The value is taken only once.
     #[inline]
     pub(super) unsafe fn take_value(&self) -> V {
-        // SAFETY: written before the timer was published, and ours alone since it ended.
+        // SAFETY: written before the timer was published, and ours alone, as the caller promises.
         self.value.with(|value| unsafe { (*value).assume_init_read() })
     }
 
     /// Puts the value of a timer that comes back into its place.
     ///
     /// # Safety
-    /// The caller runs this timer's callback, took the value for that, and has not said what comes next.
+    /// The caller runs this timer's callback, took the value for that, and has not called `AtomicWord::fired` yet.
     pub(super) unsafe fn put_value(&self, value: V) {
         // SAFETY: nobody else touches the value of a timer whose callback runs.
         self.value.with_mut(|place| unsafe { (*place).write(value) });
     }
 }
 
-/// A node that was found in the arrays, so that not every access has to find it again.
+/// A node whose place in the arrays has been found, so that not every access has to find it again.
 pub(super) struct Node<'a, K, V> {
     pub(super) number: u32,
     pub(super) head: &'a Head<K>,
@@ -158,14 +161,15 @@ impl<K, V> Clone for Node<'_, K, V> {
 
 impl<K, V> Copy for Node<'_, K, V> {}
 
-// SAFETY: three atomics of zero, and a key that may hold anything.
+// SAFETY: three atomics, whose default is zero, and a key that may hold anything.
 unsafe impl<K> Zeroed for Head<K> {}
-// SAFETY: two atomics of zero, and a value that may hold anything.
+// SAFETY: two atomics, whose default is zero, and a value that may hold anything.
 unsafe impl<V> Zeroed for Tail<V> {}
 // SAFETY: the key is written by the node's owner before the node is published, is only read while shared, and is
 // dropped by the one thread that `AtomicWord::take_key` picks: `K: Send` for that, `Sync` for the reading.
 unsafe impl<K: Send + Sync> Sync for Head<K> {}
-// SAFETY: the value is only ever touched by one thread at a time: its author, then whoever ended the timer, or was handed it.
+// SAFETY: only one thread at a time touches the value: its author, then the thread that ended the timer or was handed
+// it.
 unsafe impl<V: Send> Sync for Tail<V> {}
 
 /// The period of a node's timer, if that is periodic.
@@ -179,23 +183,23 @@ impl<V> Default for PeriodCell<V> {
 
 // SAFETY: it may hold anything.
 unsafe impl<V> Zeroed for PeriodCell<V> {}
-// SAFETY: it is touched by a node's owner before the node is published, and then by whoever runs the callback, one thread
-// at a time; a period is numbers and a function.
+// SAFETY: only one thread at a time touches it: the node's owner before the node is published, and then the thread that
+// runs the callback. A period is numbers and a function.
 unsafe impl<V> Sync for PeriodCell<V> {}
 
-/// A timer that was begun: its node, who it is, and the word that it had then.
+/// A timer that was begun: its node, its identity, and the word that it had then.
 pub(super) type Begun<'a, K, V> = (Node<'a, K, V>, Identity, Word);
 
-/// Key and value that found no place; the reason is the caller's to tell.
+/// Key and value that found no place; the caller knows the reason.
 #[derive(Debug)]
 pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
 
 pub(crate) struct Slab<K, V> {
     heads: Segments<Head<K>>,
     tails: Segments<Tail<V>>,
-    /// By node, for periodic timers only: memory of nodes that never were one is not touched.
+    /// By node, for periodic timers only: for a node that never had one, no memory is touched.
     periods: Segments<PeriodCell<V>>,
-    /// Nodes handed out so far, node 0 included, which is none. Never falls.
+    /// Nodes handed out so far, including node 0, which is none. Never falls.
     extent: CachePadded<AtomicU32>,
     pub(super) reuse: Reuse,
 }
@@ -227,19 +231,20 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Node { number, head: self.head(number), tail: self.tail(number) }
     }
 
-    /// An upper bound of the node indexes in use. The last ones' memory may not be reserved yet.
+    /// An upper bound of the node numbers in use. The memory of the last ones may not be reserved yet.
     pub(crate) fn extent(&self) -> u32 {
-        // Relaxed: whoever knows of a timer, through whatever told it, reads no older extent than that timer's author.
+        // Relaxed: a thread that knows of a timer has learned of it from its author, directly or through others, and
+        // reads an extent no older than the author did.
         self.extent.load(Relaxed)
     }
 
-    /// The nodes handed out so far; who takes further ones observes what the caller did before.
+    /// The nodes handed out so far. A thread that takes further ones observes what the caller did before.
     pub(super) fn nodes_at_seal(&self) -> Range<u32> {
-        // Adds nothing, on purpose. Release: to the Acquire in `take_new`.
+        // Adds nothing, on purpose. Release: pairs with the Acquire in `take_new`.
         1..self.extent.fetch_add(0, Release)
     }
 
-    /// So many nodes, if there can be as many, that nobody has had: the caller's, who reserves their memory. `None`: all are in use.
+    /// Hands out up to `count` nodes that were never used; the caller reserves their memory. `None` if all are in use.
     pub(super) fn take_new(&self, count: u32) -> Option<Range<u32>> {
         // Acquire: pairs with `nodes_at_seal`. The segments are published by their own pointers.
         // Relaxed on failure: only an expectation for the next try.
@@ -265,7 +270,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     pub(super) const NODE_BYTES: usize = size_of::<Head<K>>() + size_of::<Tail<V>>();
 
-    /// Has the system put memory behind some nodes, from the first of them on; returns how far.
+    /// Makes the system put memory behind some of the nodes, from the first on. Returns the end of what was done.
     pub(super) fn populate(&self, nodes: Range<u32>) -> u32 {
         debug_assert!(nodes.start < nodes.end && nodes.end <= LEN_MAX);
         let end = self.heads.populate(nodes.clone(), |head| head.aside.touch());
@@ -294,14 +299,15 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// # Safety
     /// As for `put_value`, and the timer is periodic.
     pub(super) unsafe fn with_period<R>(&self, node: u32, change: impl FnOnce(&mut Period<V>) -> R) -> R {
-        // SAFETY: written when the timer was started, and nobody else's while its callback runs.
+        // SAFETY: written when the timer was started, and nobody else touches it while the callback runs.
         self.periods.at(node).0.with_mut(|place| change(unsafe { (*place).assume_init_mut() }))
     }
 
-    /// Takes a free node and fills it: tentative, not linked. Gives key and value back if every node that there can be is in use.
+    /// Takes a free node and fills it: tentative, not linked. Gives key and value back if every possible node is in
+    /// use.
     ///
-    /// What the caller has reached before may be gone afterwards: see `refill` (`reuse.rs`).
-    // Always, and what it consists of, too: a node that comes back by way of memory is waited for.
+    /// What the caller has reached before may be gone afterwards: see `refill` in `reuse.rs`.
+    // Always inlined, like everything that it calls: see `pop` in `reuse.rs`.
     #[inline(always)]
     pub(super) fn allocate(
         &self,
@@ -319,7 +325,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Ok(node)
     }
 
-    /// As `allocate`, a timer that no index will lead to: it is pending at once, and this is its word.
+    /// As `allocate`, for a timer that no index will lead to: it is pending at once, and its word is returned.
     #[inline(always)]
     pub(super) fn begin(
         &self,
@@ -332,7 +338,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let comes_back = repeats.is_wanted();
         let node = self.fill(NO_HASH, key, value, repeats, access)?;
         self.count_unindexed(access);
-        // Before it may end, and the node be used again.
+        // Read before the timer may end and the node may be used again.
         let identity = Identity { node: node.number, generation: node.tail.generation() };
         Ok((node, identity, node.head.word.begin(deadline, comes_back)))
     }
@@ -354,7 +360,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         head.key.with_mut(|place| unsafe { (*place).write(key) });
         // SAFETY: as above.
         tail.value.with_mut(|place| unsafe { (*place).write(value) });
-        // Relaxed: published by the link, and by the word when it turns pending.
+        // Relaxed: published by the cell, and by the word when it turns pending.
         tail.hash.store(hash, Relaxed);
         if let Repeats::Every(period) = repeats {
             // SAFETY: as above.
@@ -365,12 +371,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// Undoes `allocate` for a node that was never linked, and `begin` for one whose timer its author has ended.
     pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> Homeless<K, V> {
-        // SAFETY: the node was never linked, so nobody has reached its key in the index; and if its timer was pending it is its author who
-        // has ended it, so nobody has claimed it, and key and value are his. They are not used again: the dead word below carries no
-        // key. (Leftover keys are looked for only when no call is under way.)
+        // SAFETY: the node was never linked, so no thread has reached its key in the index. If its timer was pending,
+        // its author has ended it, so no thread has claimed it, and key and value are the author's. They are not used
+        // again: the dead word below carries no key. (Leftover keys are looked for only when no call is under way.)
         let (key, value) = unsafe { (node.head.key.with(|key| (*key).assume_init_read()), node.tail.take_value()) };
-        // It is used again without a grace period. Only who drains may know its identity by now, and he does not find it pending again: a
-        // node that is given back belongs to a sealed shard.
+        // The node is used again without a grace period. Only a drainer may know its identity by now, and only if the
+        // timer was pending. But then the shard is sealed, so the drainer does not find the node pending again.
         node.head.word.abort();
         self.take_back(node, access);
         Homeless(key, value)
@@ -379,7 +385,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Drops the key of an ended timer, if nobody has.
     pub(super) fn drop_key(&self, head: &Head<K>) {
         if head.word.load().has_leftover_key() && head.word.take_key() {
-            // A key's destructor that panics must not take the caller down, who works on a key of its own.
+            // If the key's destructor panics, that must not take down the caller, which is working on a key of its own.
             let _ = shielded(|| {
                 // SAFETY: `take_key` picked us, the timer is done, and no reader is left: its grace period is over,
                 // or nobody can call the scheduler any more.
