@@ -1228,6 +1228,33 @@ fn promise_12_closing_does_not_wait_for_a_long_tick() {
     assert!(took < Duration::from_secs(5), "it took {took:?}");
 }
 
+/// Nothing runs the callbacks until the scheduler is closed. So the worker stops claiming at some point, and what is due stays
+/// pending.
+#[test]
+fn promise_12_close_decides_about_what_is_due_but_not_handed_over() {
+    const TIMERS: u64 = 150_000;
+    for how in [Close::Discard, Close::Return] {
+        let fired = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&fired);
+        let (sender, jobs) = std::sync::mpsc::channel();
+        let executor = Executor::custom(move |job| drop(sender.send(job)));
+        let builder = Scheduler::builder().shards(1).executor(executor);
+        let scheduler = builder.build(move |_: &u64, ()| _ = count.fetch_add(1, SeqCst)).expect("in range");
+        (0..TIMERS).for_each(|key| assert_eq!(schedule(&scheduler, key, Duration::ZERO), None));
+        let mut handed_over = 0;
+        while handed_over == 0 || scheduler.stats().callbacks_waiting != handed_over {
+            handed_over = scheduler.stats().callbacks_waiting;
+            thread::sleep(Duration::from_millis(50));
+        }
+        let closed = scheduler.close(how);
+        let by_close = (closed.discarded + closed.returned.len()) as u64;
+        assert!(by_close > 0 && by_close + handed_over == TIMERS, "{how:?}: {by_close} + {handed_over}");
+        assert_eq!(fired.load(SeqCst), 0, "{how:?}");
+        jobs.try_iter().for_each(|job| job.run());
+        assert_eq!(fired.load(SeqCst), handed_over, "{how:?}: what was handed over still runs");
+    }
+}
+
 #[test]
 fn promise_12_dropping_the_last_handle_inside_a_callback_does_not_deadlock() {
     for builder in builders() {
