@@ -1,5 +1,5 @@
-//! A counter to sleep on. Unlike `Thread::unpark`, a notifier that stalls hides nobody else's notification: every
-//! `notify` makes its own call to the system.
+//! A counter to sleep on. Unlike with `Thread::unpark`, a notifier that stalls hides nobody else's notification: every
+//! `notify` makes its own system call.
 //!
 //! `loom-tests/flags.rs` checks this file.
 
@@ -10,9 +10,9 @@ use std::time::Duration;
 pub(crate) struct Event(AtomicU32);
 
 impl Event {
-    /// The ticket to hand to [`Event::wait`]; to be taken before looking for work for the last time.
+    /// The ticket to hand to [`Event::wait`]; to be taken before the last look for work.
     pub(crate) fn ticket(&self) -> u32 {
-        // Acquire: whoever sees a notification also sees the work that it was sent for.
+        // Acquire: pairs with the Release in `notify`: a thread that sees a notification sees the work behind it.
         self.0.load(Ordering::Acquire)
     }
 
@@ -23,7 +23,7 @@ impl Event {
         futex::wake(&self.0);
     }
 
-    /// Sleeps until a notification since `ticket`, until `timeout`, or now and then for no reason.
+    /// Sleeps until there is a notification later than `ticket`, or for `timeout`; may also return for no reason.
     pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
         futex::wait(&self.0, ticket, timeout);
     }

@@ -7,7 +7,7 @@ use crate::sync::{AtomicBool, Ordering, fence};
 pub(crate) struct Closing(AtomicBool);
 
 impl Closing {
-    /// True for one caller: the one who closes.
+    /// True for exactly one caller, the one that closes.
     pub(crate) fn begin(&self) -> bool {
         // Relaxed: see `has_begun`.
         !self.0.swap(true, Ordering::Relaxed)
@@ -15,23 +15,23 @@ impl Closing {
 
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
-        // Relaxed: the end of each shard is its seal; or that there is no `Scheduler` any more. Who has met the seal, or was
-        // interrupted, or was told of either in whatever way hands things over between threads, finds the flag set.
+        // Relaxed: what ends a shard is its seal, or that there is no `Scheduler` any more. A thread that has met the
+        // seal, was interrupted, or has learned of either by any means that orders the two threads, finds the flag set.
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Set when the last `Scheduler` goes: nobody looks a key up any more. Says who drops the key of a timer that is finished at
-/// that very time.
+/// Set when the last `Scheduler` goes: no key is looked up any more. Decides who drops the key of a timer that is
+/// finished at that very time.
 ///
-/// | who finishes a timer             | who lets the last handle go           |
-/// |----------------------------------|---------------------------------------|
-/// | 1. says so in the timer's word   | 1. sets the flag                      |
-/// | 2. fence                         | 2. fence                              |
-/// | 3. the flag is set? tries to     | 3. each timer that is finished: tries |
-/// |    take the key                  |    to take its key                    |
+/// | the thread that finishes a timer | the thread that drops the last handle   |
+/// |----------------------------------|-----------------------------------------|
+/// | 1. says so in the timer's word   | 1. sets the flag                        |
+/// | 2. fence                         | 2. fence                                |
+/// | 3. if the flag is set: tries to  | 3. for each timer that is finished:     |
+/// |    take the key                  |    tries to take its key                |
 ///
-/// The two fences are in one order, so at least one side sees the other's step 1; if both do, the word decides.
+/// One of the two fences comes first, so at least one side sees the other's step 1. If both do, the word decides.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned(AtomicBool);
 
@@ -48,7 +48,7 @@ impl Abandoned {
     pub(crate) fn is_set(&self) -> bool {
         // SeqCst: step 2. Pairs with the fence in `set`.
         fence(Ordering::SeqCst);
-        // Acquire: whoever looked at a key has done so before we drop it.
+        // Acquire: pairs with the Release in `set`: all looks at keys come before we drop one.
         self.0.load(Ordering::Acquire)
     }
 }

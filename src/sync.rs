@@ -1,21 +1,22 @@
-//! Everything of `std`, crossbeam and the operating system that the lock-free core in `shard/` stands on.
+//! Everything of `std`, crossbeam and the operating system that the lock-free core in `shard/` is built on.
 //!
-//! `shard/` shares data between threads through nothing else (but figures, on which no correctness hangs), so the models in
-//! `loom-tests/` compile the very same files against a module of this shape that is made of loom's types
+//! `shard/` shares data between threads through nothing else (except for figures that correctness does not depend on).
+//! So the models in `loom-tests/` compile the very same files against a module of the same shape, made of loom's types
 //! (`loom-tests/support/sync.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
-/// Not for `shard/`: for those who wait for callbacks.
+/// Not for `shard/`: for threads that wait for callbacks.
 pub(crate) use std::sync::{Condvar, Mutex};
 
 /// Memory that is reclaimed once nobody can still be looking at it.
 pub(crate) mod epoch {
     pub(crate) use crossbeam_epoch::{Guard, pin};
 
-    /// Lets other threads run. Meanwhile the calling one is not present: what it could reach may be gone afterwards. Whatever anybody
-    /// has deferred may run in here. False, and nothing done, if the thread cannot leave: it holds another guard.
+    /// Lets other threads run. Meanwhile the calling thread is not pinned: what it could reach may be gone afterwards.
+    /// Closures that any thread has deferred may run in here. If the thread cannot unpin, since it holds another guard,
+    /// this returns false and has no effect.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
-        // A thread in its last breath looks as if it were not present; and its guard cannot be pinned again.
+        // A thread whose thread-locals are gone looks as if it were not pinned, and its guard cannot be pinned again.
         if !crossbeam_epoch::is_pinned() {
             return false;
         }
@@ -38,24 +39,26 @@ pub(crate) mod epoch {
 pub(crate) mod size {
     /// The first segment of a growing array holds `1 << FIRST_SEGMENT_BITS` items.
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 6;
-    /// A segment is known by the leading bit of its indexes, so the first few are not in use; nor are the last, since no array is as long.
+    /// A segment is numbered by the leading bit of its indexes, so the first few numbers are not in use; nor are the
+    /// last, since no array is that long.
     pub(crate) const SEGMENT_COUNT: usize = u32::BITS as usize;
-    /// Nodes are retired and refilled in batches of this many at least.
+    /// Nodes are retired and refilled in batches of at least this many.
     pub(crate) const BATCH: u32 = 64;
-    /// A free node leads to the one so many places further on; while it is taken, that one is fetched. (Four numbers and a pointer are
-    /// what crossbeam-epoch defers without an allocation.)
+    /// A free node leads to the node this many places further on, which is prefetched when the free node is taken.
+    /// (Four numbers and a pointer are what crossbeam-epoch defers without an allocation.)
     pub(crate) const STRANDS: usize = 4;
-    /// Lists in which nodes ripen, each for the threads whose ordinals choose it; as many as the bits name that a node's number leaves.
+    /// Lists in which nodes ripen. A thread's ordinal chooses its list; the bits that a node's number leaves free can
+    /// name this many.
     pub(crate) const RIPE_LISTS: usize = 16;
-    /// So many batches may wait for their grace period, besides as many nodes as are in use, before a caller steps aside for that.
+    /// Batches that may wait for their grace period, besides as many nodes as are in use, before a caller steps aside.
     pub(crate) const WAITING_BATCHES: u64 = 16;
-    /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests reach a segment's end.
+    /// Hints in one mailbox segment: with its header just under 8 KiB. Few under Miri, so that tests fill segments.
     pub(crate) const MAILBOX_SEGMENT: usize = if cfg!(miri) { 12 } else { 1020 };
-    /// Two cells of an index's line each, but the last, which has one; the meta word and these are one cache line.
+    /// Pairs of cells in a line of the index; the last has one cell only. With the meta word they fill a cache line.
     pub(crate) const PAIRS: usize = 7;
-    /// So many timers to a line are enough.
+    /// With more timers than this per line, the index is full.
     pub(crate) const LINE_LOAD: u32 = 10;
-    /// The index may be so many times as full as it should be before a caller sees to it.
+    /// A caller doubles the index itself once it is more than this many times as full.
     pub(crate) const CROWDED: u32 = 2;
 }
 
@@ -78,14 +81,14 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A SeqCst fence: this thread's SeqCst loads from now on come after what it has acquired, in the order of all such operations. (A model
-/// needs none for that, and has none: `loom-tests/README.md`.)
+/// A SeqCst fence: in the single order of all SeqCst operations, this thread's later SeqCst loads come after what it
+/// has acquired. (A model needs no fence for that, and has none: see `loom-tests/README.md`.)
 #[inline]
 pub(crate) fn fence_after_acquire() {
     fence(Ordering::SeqCst);
 }
 
-/// Asks the processor to load the line at `address`; only a hint, any address will do.
+/// Asks the processor to load the cache line at `address`. This is only a hint, so any address will do.
 #[inline]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -113,10 +116,10 @@ pub(crate) mod futex {
     use rustix::thread::futex;
     use std::time::Duration;
 
-    /// Sleeps while `count` is `ticket`, until `timeout`, or now and then for no reason.
+    /// Sleeps while `count` equals `ticket`, at most for `timeout`; may also return for no reason.
     pub(crate) fn wait(count: &AtomicU32, ticket: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
-        // Errors are the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
+        // An error means the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
         let _ = futex::wait(count, futex::Flags::PRIVATE, ticket, timeout.as_ref());
     }
 
@@ -126,8 +129,8 @@ pub(crate) mod futex {
     }
 }
 
-/// Elsewhere: a condition variable would make callers take a lock, so the sleeper is a parked thread.
-/// `std` may skip the system call when another `unpark` is under way, hence the sleep is capped:
+/// On other systems the sleeper is a parked thread; with a condition variable, callers would take a lock.
+/// `std` may skip the system call when another `unpark` is under way, so the sleep is capped:
 /// a notification that is hidden behind a stalled one costs at most [`parking::CAP`].
 #[cfg(not(target_os = "linux"))]
 mod parking {
@@ -146,10 +149,10 @@ mod parking {
     }
 
     impl Event {
-        /// The ticket to hand to [`Event::wait`]; to be taken before looking for work for the last time.
+        /// The ticket to hand to [`Event::wait`]; to be taken before the last look for work.
         pub(crate) fn ticket(&self) -> u32 {
             let _ = self.sleeper.set(std::thread::current());
-            // Acquire: whoever sees a notification also sees the work that it was sent for.
+            // Acquire: pairs with the Release in `notify`: a thread that sees a notification sees the work behind it.
             self.count.load(Ordering::Acquire)
         }
 
@@ -162,7 +165,7 @@ mod parking {
             }
         }
 
-        /// Sleeps until a notification since `ticket`, until `timeout`, or now and then for no reason.
+        /// Sleeps until there is a notification later than `ticket`, or for `timeout`; may also return for no reason.
         pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
             if self.ticket() == ticket {
                 std::thread::park_timeout(timeout.map_or(CAP, |timeout| timeout.min(CAP)));

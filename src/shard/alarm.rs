@@ -11,8 +11,10 @@
 //! | 4. looks into the mailbox once more       |                                          |
 //! | 5. sleeps until `T` or a notification     |                                          |
 //!
-//! The two fences are in one order. Caller's first: the worker's look in 4 sees the hint. Worker's first: the caller
-//! reads `T` in 3 and notifies; the ticket is older than the notification, so 5 returns at once or is woken.
+//! One of the two fences comes first:
+//! - the caller's: the worker's look in 4 sees the hint.
+//! - the worker's: the caller reads `T` in 3 and notifies; the ticket is older than the notification, so 5 returns at
+//!   once or is woken.
 //!
 //! Callers never write what the worker published: one that stalled between a write and its notification would hide
 //! everybody else's wake-up. So several callers may notify for one sleep; that costs them a little, and nobody a timer.
@@ -33,7 +35,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// A caller has pushed a hint for `tick`: wakes the worker if it would sleep beyond that.
+    /// A caller has pushed a hint for `tick`: wakes the worker if it would sleep past that.
     #[inline]
     pub(crate) fn hint_pushed(&self, tick: Tick) {
         // SeqCst: step 2 of the caller. Pairs with the fence in `try_sleep`.
@@ -44,7 +46,7 @@ impl Alarm {
         }
     }
 
-    /// A caller has filled a segment of the mailbox: wakes the worker whatever it waits for.
+    /// A caller has filled a segment of the mailbox: wakes the worker, whatever it waits for.
     pub(crate) fn mailbox_filled(&self) {
         // SeqCst, Relaxed: as in `hint_pushed`.
         fence(Ordering::SeqCst);
@@ -65,7 +67,7 @@ impl Alarm {
         self.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Wakes the worker for something that no deadline says: the end of the scheduler.
+    /// Wakes the worker for something other than a hint: the end of the scheduler, lines to be set, stale hints.
     pub(crate) fn interrupt(&self) {
         self.event.notify();
     }
@@ -75,7 +77,8 @@ impl Alarm {
         self.event.ticket()
     }
 
-    /// Steps 2 to 5. Returns at once if `has_work` finds anything in the last look. `timeout` is the time to `until`, or less.
+    /// Steps 2 to 5. If `has_work` finds anything in the last look, returns false at once, else true after the sleep.
+    /// `timeout` is the time to `until`, or less.
     pub(crate) fn try_sleep(
         &self,
         ticket: u32,

@@ -1,5 +1,7 @@
-//! How timers end: claimed, for their callbacks or to be taken out; cancelled; given way; and all together, with their shard. Who ends one
-//! has its value, and a claim is the right to its key as well, until it is finished.
+//! How timers end: claimed (for their callbacks, or to be taken out), cancelled, given way, or all together with their
+//! shard.
+//!
+//! The thread that ends a timer owns its value. A claim is also the right to use the timer's key, until it is finished.
 
 use super::index::{Found, Position, Spot};
 use super::period::Period;
@@ -9,12 +11,12 @@ use super::word::{End, NO_SUCCESSOR, State, Word};
 use super::{Access, Due, Identity, Shard};
 use std::mem::needs_drop;
 
-/// A timer of a shard that somebody claimed. All that it has is still in its node: `Shard::take_value` follows.
+/// A claimed timer of a shard. Key and value are still in its node: `Shard::take_value` follows.
 #[must_use = "its value and its node would be lost"]
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(super) node: ClaimedNode,
-    /// It may come back: `fired` follows, and `finish` only if that says so.
+    /// It may come back: `fired` follows, and `finish` only if `fired` says so.
     pub(crate) repeats: bool,
     pub(super) deadline: Deadline,
 }
@@ -37,12 +39,12 @@ pub(crate) enum Fired<V> {
     Ended(ClaimedNode, V),
 }
 
-/// A claimed timer of a shard that is not finished: the right to use its key.
+/// A claimed timer of a shard that is not finished yet: the right to use its key.
 #[must_use = "its node would be lost"]
 #[derive(Debug)]
 pub(crate) struct ClaimedNode {
     pub(super) node: u32,
-    /// It is to leave the index when it is finished, if nobody has taken it out by then.
+    /// The node leaves the index when the timer is finished, unless somebody has taken it out by then.
     pub(super) is_linked: bool,
 }
 
@@ -51,7 +53,7 @@ impl Claim {
         self.node.node
     }
 
-    /// When it was due; `None` is never. `near` is any tick within 2^58 of that.
+    /// When it was due; `None` is never. `near` is any tick within 2^58 of the answer.
     pub(crate) fn due(&self, near: Tick) -> Option<Tick> {
         self.deadline.tick(near)
     }
@@ -63,7 +65,7 @@ impl ClaimedNode {
     }
 }
 
-/// A timer that we have just claimed, and whose word was `seen`.
+/// A timer that we have just claimed; its word was `seen`.
 pub(super) fn claimed(node: u32, seen: Word, repeats: bool) -> Claim {
     Claim { node: ClaimedNode { node, is_linked: true }, repeats, deadline: seen.deadline() }
 }
@@ -82,7 +84,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         None
     }
 
-    /// As `claim`, of a timer that is known by its identity.
+    /// As `claim`, for a timer that is known by its identity.
     pub(crate) fn claim_this(&self, timer: Identity, purpose: Purpose, _pinned: &Access) -> Option<Claim> {
         while let Some((node, word)) = self.pending(timer) {
             if let Some(claim) = self.try_claim(node, word, purpose) {
@@ -101,22 +103,22 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         Some(claimed(node.number, seen, repeats))
     }
 
-    /// True if it was this call that took the node of an ended timer out of the index, or no index led to it.
+    /// Takes the node of an ended timer out of the index. True if this call took it out, or if no index led to it.
     #[inline]
     fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
         self.spot_if_indexed(node.tail.hash()).is_none_or(|spot| self.index.remove(spot, node.number, None, access))
     }
 
-    /// Takes the value of a claimed timer; what is left is the right to its key.
+    /// Takes the value of a claimed timer; what is left of the claim is the right to its key.
     pub(crate) fn take_value(&self, claim: Claim) -> (ClaimedNode, V) {
-        // SAFETY: a `Claim` stands for a timer of this shard that was ended, or turned from pending to firing, by whoever made it, and
-        // is used up here. (Who hands it on between threads orders that.)
+        // SAFETY: the thread that made the `Claim` ended the timer, one of this shard, or turned it from pending to
+        // firing; and the claim is used up here. (It goes from thread to thread by means that order the two.)
         let value = unsafe { self.slab.tail(claim.node.node).take_value() };
         (claim.node, value)
     }
 
-    /// After the callback of a timer that repeats: it comes back at the deadline that it was given meanwhile, else at `next`;
-    /// unless there is neither, or somebody has ended it.
+    /// Called after the callback of a timer that repeats. The timer comes back at the deadline that it was given
+    /// meanwhile, else at `next`. It ends if there is neither, or if somebody has ended it meanwhile.
     pub(crate) fn fired(
         &self,
         claim: ClaimedNode,
@@ -126,44 +128,47 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         access: &Access,
     ) -> Fired<V> {
         let node = self.slab.node(claim.node);
-        // One that was begun on a node which the sealer had passed already, and claimed before its author found the shard sealed, would
-        // be there for ever. Who claimed it has observed its beginning, and so that the shard is sealed.
+        // A timer may have been begun on a node that the sealer had passed already, and claimed before its author found
+        // the shard sealed. It must not come back, or it would stay for ever. The thread that claimed it has observed
+        // its beginning, and with that the seal.
         let next = next.filter(|_| !self.unindexed.is_sealed());
-        // SAFETY: the claim says that its callback is ours, and it is used up here.
+        // SAFETY: the claim says that the callback is ours, and it is used up here.
         unsafe { node.tail.put_value(value) };
         match node.head.word.fired(next.map(Due::deadline)) {
             Some(deadline) => {
-                // It may have been given its deadline long ago, and missed it: then it is due now.
+                // The timer may have been given this deadline long ago, and have missed it: then it is due now.
                 let tick = deadline.tick(now).map(|tick| tick.max(now));
                 self.announce(node.number, &node.head.promise, Due { tick, now }, access);
                 Fired::Rearmed
             }
             None => {
-                // SAFETY: it has ended while the value was ours, and nobody else takes that.
+                // SAFETY: the timer ended while the value was ours, so nobody else takes the value.
                 let value = unsafe { node.tail.take_value() };
                 Fired::Ended(claim, value)
             }
         }
     }
 
-    /// Runs `change` on the period of a periodic timer whose callback runs.
+    /// Runs `change` on the period of a periodic timer whose callback is running.
     pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
-        // SAFETY: the claim says that its callback is ours.
+        // SAFETY: the claim says that the callback is ours.
         unsafe { self.slab.with_period(claim.node, change) }
     }
 
     /// Runs `read` on the key of a claimed timer.
     pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished.
+        // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished yet.
         unsafe { self.slab.head(claim.node).with_key(read) }
     }
 
-    /// Says that the key of a claimed timer is needed no more. Now its node leaves the index: who claimed it was on another core, as a
-    /// rule, which so need not have its hash and line. (A timer of the same key that has begun meanwhile may have taken it out.)
+    /// Says that the key of a claimed timer is not needed any more. The node leaves the index only now: the claimer, on
+    /// another core as a rule, need not fetch its hash and line. (A timer of the same key that has begun meanwhile may
+    /// have taken it out already.)
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
         let unlinked = claim.is_linked && self.take_out_of_index(node, access);
-        // If it was us who has taken it out, nobody asks the word any more who is the last, but perhaps whether the key may be dropped.
+        // If we took it out, nobody needs the word any more to find out who retires the node. But somebody may still
+        // ask it whether the key can be dropped.
         let must_tell = !unlinked || needs_drop::<K>();
         let was_unlinked = must_tell && node.head.word.finish();
         if unlinked || was_unlinked {
@@ -172,8 +177,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.tidy(access);
     }
 
-    /// The value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
-    // Always: as `Slab::pop`.
+    /// Takes the value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
+    // Inlined always: as `Slab::pop`.
     #[inline(always)]
     pub(super) fn take_ended(
         &self,
@@ -191,16 +196,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         value
     }
 
-    /// The value of our own timer that has given way, and its node out of the index.
+    /// Takes the value of our own timer, which has given way, and its node out of the index.
     pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) -> V {
-        // SAFETY: it never was pending, so its value is its author's: ours. We come here once.
+        // SAFETY: the timer never was pending, so its value is its author's: ours. We come here once.
         let value = unsafe { node.tail.take_value() };
-        // Others may be comparing its key: so it is finished as one that was claimed.
+        // Others may be comparing its key, so it is finished like a timer that was claimed.
         self.finish(ClaimedNode { node: node.number, is_linked: true }, access);
         value
     }
 
-    /// Every timer that is pending. Those that begin or end meanwhile may be missing or have ended.
+    /// Calls `each` for every pending timer. One that begins meanwhile may be missing; one that ends may be included.
     pub(crate) fn identities(&self, mut each: impl FnMut(Identity)) {
         for node in 1..self.slab.extent() {
             let timer = Identity { node, generation: self.slab.reserved_generation(node) };
@@ -210,18 +215,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// Ends the shard: no timer starts from now on; each one pending goes to `each`, once, claimed.
+    /// Ends the shard: no timer starts from now on, and each pending timer is claimed and goes to `each`, once.
     pub(crate) fn seal(&self, access: &Access, mut each: impl FnMut(Claim)) {
         let mut claim = |node, word: Word| {
-            // Nobody takes it out: the shard is sealed.
+            // The node stays in its cell: the shard is sealed.
             each(Claim { node: ClaimedNode { node, is_linked: false }, repeats: false, deadline: word.deadline() });
         };
         self.index.seal(&self.slab, access, &mut claim);
         self.seal_unindexed(claim);
     }
 
-    /// Ends every timer, without `seal`: no `schedule` may be under way, or come. So the index need not be walked, whose nodes lie in
-    /// no order.
+    /// Ends every timer, without `seal`. No `schedule` may be under way or begin later, so this can go through the
+    /// nodes one after the other, rather than through the index, where they lie in no order.
     pub(crate) fn end_all(&self) {
         for node in self.slab.nodes() {
             let word = &self.slab.head(node).word;
@@ -229,24 +234,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                 let seen = word.load();
                 match seen.state() {
                     State::Pending if word.replace(seen, NO_SUCCESSOR).is_ok() => break,
-                    // Its value is in use: whoever runs the callback finds that it has ended.
+                    // Its value is in use: the thread that runs the callback finds that it has ended.
                     State::Firing if word.kill(seen, End::KeyInUse).is_ok() => break,
                     State::Pending | State::Firing => {}
-                    // Tentative, yielding: never linked, by a call that something has unwound.
+                    // Tentative, yielding: never linked, since the call that began it was unwound.
                     State::Dead | State::Replaced | State::Tentative | State::Yielding => break,
                 }
             }
         }
     }
 
-    /// Hands out the values of those that `end_all` found pending, which are finished now.
+    /// Hands out the values of the timers that `end_all` found pending, and finishes them.
     ///
     /// # Safety
-    /// For one caller, who has called `end_all`.
+    /// To be called once, by the thread that has called `end_all`.
     pub(crate) unsafe fn take_values(&self, mut each: impl FnMut(V)) {
         for node in self.slab.nodes() {
             let word = &self.slab.head(node).word;
-            // A load, not a list of what we have ended: it acquires the value.
+            // Found by a load, and not from a list of what we have ended: the load acquires the value.
             if word.load().is_replaced_by(NO_SUCCESSOR) {
                 // SAFETY: we ended it, and come here once.
                 let value = unsafe { self.slab.tail(node).take_value() };

@@ -3,21 +3,21 @@
 //! A [`Hint`] asks the worker to *look* at a node at a tick. It carries no identity and decides nothing: a
 //! superfluous hint is harmless by construction, **only a missing one is a bug**.
 //!
-//! A node's [`Promise`] names the tick of a hint that is out (in a mailbox or in the wheel) and was not looked
-//! at yet. A caller whose deadline lies at or after the promised tick sends nothing: the look finds the timer and
-//! the worker files it again. So moving a deadline later, and reusing the node of a cancelled time-out, costs no
+//! A node's [`Promise`] names the tick of a hint that is out (in a mailbox or in the wheel) and has not led to its look
+//! yet. A caller whose deadline lies at or after the promised tick sends nothing: the look finds the timer, and the
+//! worker files the hint again. So moving a deadline later, and reusing the node of a cancelled time-out, costs no
 //! message at all. The promise belongs to the node, not to the timer; it survives cancel and reuse.
 //!
 //! The rules, each of which a model in `loom-tests/races/hint.rs` breaks once:
 //! 1. **Push first, promise later.** The author of a hint names it in the promise only when it is in the mailbox.
-//!    An author that stalls in between delays nobody: others see no promise and push their own.
-//! 2. **Withdraw before looking.** The worker takes the promise back, then looks at the word
+//!    An author that stalls in between delays nobody: others see no promise and push hints of their own.
+//! 2. **Withdraw before looking.** The worker withdraws the promise, then looks at the word
 //!    ([`AtomicWord::look`](super::word::AtomicWord::look) says why no caller slips through between the two).
-//! 3. **Every look raises the version**, whichever hint it serves. So an author that stalled before its promise, and
-//!    whose hint was looked at meanwhile, cannot make a promise that nothing keeps: its compare-exchange fails.
+//! 3. **Every look raises the version**, whichever hint it serves. So an author that stalls before its promise, until
+//!    the look for its hint has come, cannot make a promise that nothing keeps: its compare-exchange fails.
 //!    (27 bits: to go wrong, a caller must stall over exactly a multiple of 2^27 looks at one node, at one a tick.)
-//! 4. **Within one version a promise only moves to earlier ticks**, so a failed promise needs no second attempt:
-//!    somebody promised instead, and a hint without a promise is merely superfluous.
+//! 4. **Within one version a promise only moves to earlier ticks.** A promise that fails needs no second attempt: a
+//!    hint that no promise names leads to its look all the same, and merely saves nobody a hint.
 
 use super::tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick, at_or_before, unfold};
 use crate::sync::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
 const TICK_MASK: u64 = (1 << HINT_TICK_BITS) - 1;
 const _: () = assert!(HINT_TICK_BITS + NODE_BITS == u64::BITS, "a hint is one machine word");
 
-/// A request to look at a node at a tick. Never all-zero. The order has no meaning: equal ones are side by side in it.
+/// A request to look at a node at a tick. Never all-zero. The order means nothing; it serves to find equal hints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Hint(u64);
 
@@ -61,7 +61,7 @@ impl Hint {
     }
 }
 
-/// The tick to ask for so that a timer due at `deadline` is found in time: the deadline, or the horizon.
+/// The tick to ask for so that a timer due at `deadline` is found in time: the deadline, but at most the horizon.
 #[inline]
 pub(crate) fn hint_tick(deadline: Tick, now: Tick) -> Tick {
     deadline.min(Tick(now.0.saturating_add(HORIZON_TICKS)))
@@ -91,7 +91,7 @@ impl Promise {
         Self(self.0 & !(VERSION - 1) | SOME | (tick.0 & TICK_MASK))
     }
 
-    /// The next version; without the promise of `tick` if that was the one.
+    /// The next version; without a promise if that was for `tick`.
     #[inline]
     fn withdrawn(self, tick: Tick) -> Self {
         let next = Self(self.0.wrapping_add(VERSION));
@@ -107,31 +107,33 @@ pub(crate) struct AtomicPromise(AtomicU64);
 impl AtomicPromise {
     #[inline]
     pub(crate) fn load(&self) -> Promise {
-        // Acquire: a caller that relies on a promise also sees the push of the hint behind it as done,
-        // so that whatever it does next comes after that push.
+        // Acquire: a caller that relies on a promise observes the push of the hint behind it (see `promise`), so that
+        // whatever the caller does next comes after that push.
         Promise(self.0.load(Ordering::Acquire))
     }
 
-    /// Promises that the hint `tick`, which is out already, will be looked at. Made against the promise that was
-    /// read before the hint went out; ignored if anything happened to it since (rules 3 and 4).
+    /// Promises a look at `tick`. The hint for it is out already, or the caller is the worker, which files it next.
+    /// `seen` was read before the hint went out; if anything has happened to the promise since, this does nothing
+    /// (rules 3 and 4).
     #[inline]
     pub(crate) fn promise(&self, seen: Promise, tick: Tick) {
-        // Relaxed: the fence in `Alarm`, which comes between the push of a hint and its promise, releases the push to the
-        // Acquire in `load`; the worker's own hints need no push. Nothing is read through it.
+        // Relaxed: the fence in `Alarm`, which comes between the push of a hint and its promise, releases the push to
+        // the Acquire in `load`; the worker's own hints need no push. Nothing else is read through it.
         let _ = self.0.compare_exchange(seen.0, seen.promising(tick).0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The worker, about to look because of a hint for `tick`: takes back what was promised of this hint.
+    /// For the worker, which is about to look because of a hint for `tick`: withdraws the promise if it names that
+    /// hint, and raises the version. Returns the promise that is left.
     #[inline]
     pub(crate) fn withdraw(&self, tick: Tick) -> Promise {
         let mut seen = Promise(self.0.load(Ordering::Relaxed));
         loop {
             let next = seen.withdrawn(tick);
-            // Acquire: the promise that we keep, if any, was made after its hint was pushed: our next drain finds it.
+            // Acquire: observes the push of the hint behind the promise that we keep, if any: our next drain finds it.
             // No Release: the word's read-modify-writes make a caller see this (`AtomicWord::look`).
             match self.0.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return next,
-                // A caller promised meanwhile; callers do so at most once per version, so this ends.
+                // A caller promised meanwhile. Within a version promises only move to earlier ticks, so this ends.
                 Err(found) => seen = Promise(found),
             }
         }

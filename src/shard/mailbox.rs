@@ -1,14 +1,14 @@
-//! The way of hints from any thread to the worker: a lock-free, unbounded queue of many producers and one consumer.
+//! How hints get from any thread to the worker: a lock-free, unbounded queue with many producers and one consumer.
 //!
-//! A stripe is a chain of segments of slots. A producer publishes a hint by **one** compare-exchange of the first
-//! empty slot from 0 to the hint; nothing is reserved beforehand. So the filled slots are always a prefix, and a
-//! producer that stalls anywhere hides nobody else's hint, which no queue that reserves and then writes can say.
-//! Slots are never emptied, segments are used once, so there is no ABA. A segment is reclaimed by the epoch when the
-//! consumer has left it.
+//! A stripe is a chain of segments of slots. A producer publishes a hint by **one** compare-exchange of the first empty
+//! slot from 0 to the hint; nothing is reserved beforehand. So the filled slots are always a prefix, and a producer
+//! that stalls anywhere hides nobody else's hint. (In a queue where producers reserve a slot and then write to it, it
+//! would.) Slots are never emptied, and segments are used once, so there is no ABA. A segment is reclaimed by the epoch
+//! when the consumer has left it.
 //!
 //! Callers are spread over several stripes, chosen per thread, merely to keep them off each other's cache lines.
 //! (Michael and Scott, "Simple, Fast, and Practical Non-Blocking and Blocking Concurrent Queue Algorithms",
-//! PODC 1996, with an array of slots in the place of a node.)
+//! PODC 1996, with an array of slots in place of a node.)
 
 use super::hint::Hint;
 use super::ordinal::Ordinal;
@@ -16,15 +16,15 @@ use crate::sync::size::MAILBOX_SEGMENT;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, epoch::Guard};
 use crossbeam_utils::CachePadded;
 use std::ptr;
-/// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
+/// Not from `sync`: correctness does not depend on these counts, so a model need not explore them.
 use std::sync::atomic::AtomicU64 as Count;
 
 #[derive(Debug)]
 struct Segment {
-    /// So many came before it in its stripe.
+    /// How many segments came before it in its stripe.
     number: u64,
     next: AtomicPtr<Segment>,
-    /// Roughly the first empty slot: where to begin to look, never more than a shortcut.
+    /// Roughly the first empty slot: where a producer begins to look, never more than a shortcut.
     cursor: AtomicU32,
     slots: [AtomicU64; MAILBOX_SEGMENT],
 }
@@ -45,7 +45,7 @@ impl Segment {
 pub(crate) enum Pushed {
     /// Nothing of note.
     Stored,
-    /// The hint filled a segment: it is time that somebody drained it, whatever the hints' ticks.
+    /// The hint filled a segment: the worker should drain it, whatever the hints' ticks.
     SegmentFull,
 }
 
@@ -57,7 +57,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// Hints pushed so far.
+    /// How many hints were pushed so far.
     fn pushed(&self, _guard: &Guard) -> u64 {
         // Acquire, here and below: as in `push` and `next`.
         let mut current = self.segment.load(Ordering::Acquire);
@@ -79,7 +79,7 @@ pub(crate) struct Mailbox {
     tails: Box<[CachePadded<Tail>]>,
     /// The segment of each stripe that the consumer reads; only the consumer moves it on.
     heads: Box<[AtomicPtr<Segment>]>,
-    /// Hints drained so far.
+    /// How many hints were drained so far.
     drained: CachePadded<Count>,
 }
 
@@ -95,7 +95,7 @@ struct Position {
     slot: usize,
 }
 
-// SAFETY: the pointers are to segments that any thread may read; see `Mailbox::drain` for their lifetime.
+// SAFETY: the pointers are to segments that any thread may read; see `Mailbox::next` for their lifetime.
 unsafe impl Send for Drain {}
 
 impl Mailbox {
@@ -107,13 +107,13 @@ impl Mailbox {
         }
     }
 
-    /// The consumer's end. Only one may be used in a mailbox's life.
+    /// The consumer's end. Only one may be used during a mailbox's life.
     pub(crate) fn consumer(&self) -> Drain {
         let start = Position { segment: ptr::null_mut(), slot: 0 };
         Drain { positions: vec![start; self.heads.len()] }
     }
 
-    /// Adds a hint. `_guard` keeps every segment that it can reach alive.
+    /// Adds a hint. `_guard` keeps alive every segment that this call can reach.
     #[inline]
     pub(crate) fn push(&self, ordinal: &Ordinal, hint: Hint, _guard: &Guard) -> Pushed {
         let stripe = ordinal.stripe(self.tails.len());
@@ -124,8 +124,8 @@ impl Mailbox {
             current = self.first_segment(stripe);
         }
         loop {
-            // SAFETY: `current` was the tail while we were pinned. A segment is retired only after the tail has left
-            // it for good, so the guard keeps it alive, and those behind it all the more.
+            // SAFETY: `current` was the tail while we were pinned, or comes after it in the chain. A segment is retired
+            // only after the tail has left it for good, so the guard keeps it alive, and those behind it all the more.
             let segment = unsafe { &*current };
             if let Some(slot) = try_push(segment, hint) {
                 let full = slot + 1 == MAILBOX_SEGMENT;
@@ -133,7 +133,7 @@ impl Mailbox {
             }
             let next = successor(segment);
             // Release: publishes the next segment, which we saw initialised, to the Acquire load above.
-            // Relaxed on failure: somebody else moved the tail; we go on along the chain anyway.
+            // Relaxed on failure: another thread moved the tail; we follow the chain anyway.
             let _ = tail.compare_exchange(current, next, Ordering::Release, Ordering::Relaxed);
             current = next;
         }
@@ -144,7 +144,7 @@ impl Mailbox {
     fn first_segment(&self, stripe: usize) -> *mut Segment {
         let segment = install(&self.heads[stripe], 0);
         // Release: publishes the segment to the Acquire load in `push`.
-        // Acquire on failure: the tail is set, perhaps further on already, to a segment that we have not acquired yet.
+        // Acquire on failure: the tail is set, perhaps to a later segment already, which we have not acquired yet.
         match self.tails[stripe].segment.compare_exchange(
             ptr::null_mut(),
             segment,
@@ -156,7 +156,7 @@ impl Mailbox {
         }
     }
 
-    /// Hands what is in to `take`, up to `limit` hints of each stripe: producers may be faster than the worker.
+    /// Hands the waiting hints to `take`, up to `limit` from each stripe: producers may be faster than the worker.
     pub(crate) fn drain(&self, drain: &mut Drain, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
         let mut count = 0;
         for (stripe, position) in drain.positions.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ impl Mailbox {
         }
     }
 
-    /// Hints that are in: exact while nobody pushes or drains. O(stripes).
+    /// How many hints are waiting: exact while nobody pushes or drains. O(stripes).
     pub(crate) fn depth(&self, guard: &Guard) -> u64 {
         let drained = self.drained.load(Ordering::Relaxed);
         let pushed: u64 = self.tails.iter().map(|tail| tail.pushed(guard)).sum();
@@ -194,7 +194,7 @@ impl Mailbox {
             // SAFETY: only the consumer retires segments, and only those that it has left.
             let segment = unsafe { &*position.segment };
             if let Some(slot) = segment.slots.get(position.slot) {
-                // Acquire: pairs with the Release in `try_push`, so that the worker sees what the caller did before.
+                // Acquire: pairs with the Release in `try_push`: the worker sees what the caller did before its push.
                 let hint = Hint::from_bits(slot.load(Ordering::Acquire))?;
                 position.slot += 1;
                 return Some(hint);
@@ -212,18 +212,20 @@ impl Mailbox {
     /// Retires a segment that is full and drained.
     fn leave(&self, stripe: usize, segment: *mut Segment, next: *mut Segment, guard: &Guard) {
         let tail = &self.tails[stripe].segment;
-        // The tail may lag behind: once it has left `segment`, no thread that pins from now on can reach it.
-        // Relaxed: we saw the tail leave the one before (in the first, we acquired a slot whose author saw the tail set),
-        // so we read `segment` or a later one. If later, that is for good: only from the one before is it set to `segment`.
+        // The tail may lag behind: once it has left `segment`, no thread that pins from then on can reach that.
+        // Relaxed: we saw the tail leave the segment before this one (or, if this is the first, we acquired a slot
+        // whose author saw the tail set), so we read `segment` or a later one. If a later one, the tail has left
+        // `segment` for good: it is set to that only from the one before.
         if tail.load(Ordering::Relaxed) == segment {
-            // Release: publishes `next`, as in `push`. If producers move the tail on meanwhile, this sets it back: to
-            // a segment that we have not left; they go along the chain from there.
+            // Release: publishes `next`, as in `push`. If producers move the tail on meanwhile, this sets it back, but
+            // to a segment that we have not left; producers follow the chain from there.
             tail.store(next, Ordering::Release);
         }
-        // Relaxed: a producer that reads this in `install` takes the tail instead, which was set before.
+        // Relaxed: a producer that finds this in `install` does not use it. The tail was set before, so its exchange of
+        // the tail fails, and it goes on with what that holds.
         self.heads[stripe].store(next, Ordering::Relaxed);
         let segment = SendPtr(segment);
-        // SAFETY: nobody who pins after this guard reaches the segment: the tail, the head and the consumer have all
+        // SAFETY: no thread that pins from now on reaches the segment: the tail, the head and the consumer have all
         // moved on. It came from `Box::into_raw` and is freed once, because the consumer leaves each segment once.
         unsafe { guard.defer_unchecked(move || drop(Box::from_raw(segment.into_inner()))) };
     }
@@ -247,21 +249,23 @@ impl Mailbox {
     }
 }
 
-/// Publishes the hint in the first empty slot, if the segment has one; which one it was.
+/// Publishes the hint in the segment's first empty slot, and returns which one that was; `None` if the segment is full.
 #[inline]
 fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
-    // Acquire: the fence with which we go on to the alarm must come after the push of every hint before ours. Else the
-    // worker, which reads the slots in order, might still see an earlier one empty, miss ours behind it, and sleep, with
-    // us believing it awake.
+    // Acquire: observes the pushes that the cursor lets us skip (pairs with the Release below). Our next fence, in the
+    // alarm, must come after the push of every hint in front of ours. Otherwise the worker, which reads slots in order,
+    // might still see one of them empty, miss our hint behind it, and go to sleep while we believe it awake.
     let start = segment.cursor.load(Ordering::Acquire) as usize;
     for (index, slot) in segment.slots.iter().enumerate().skip(start) {
         // Release: publishes the caller's steps before the push to the Acquire in `next`.
-        // Relaxed load and failure: a slot that we have read full before our fence, or whoever moved the cursor before
-        // its Release, is not read empty after the worker's later fence. Nothing else is read through a slot.
+        // Relaxed load and failure: a slot that we read as full before our fence, or that the thread which moved the
+        // cursor read as full before its Release, is not read as empty after a later fence of the worker's. Nothing
+        // else is read through a slot.
         if slot.load(Ordering::Relaxed) == 0
             && slot.compare_exchange(0, hint.to_bits(), Ordering::Release, Ordering::Relaxed).is_ok()
         {
-            // Release: for the Acquire above. It may step back behind another thread's; then some slots are passed twice.
+            // Release: to the Acquire above. This may set the cursor back from where another thread has moved it; then
+            // some slots are looked at twice.
             segment.cursor.store(index as u32 + 1, Ordering::Release);
             return Some(index);
         }
@@ -269,7 +273,7 @@ fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
     None
 }
 
-/// The segment after a full one, allocated if need be.
+/// The segment after a full one; allocates it if need be.
 fn successor(segment: &Segment) -> *mut Segment {
     // Acquire: pairs with the Release in `install`.
     let next = segment.next.load(Ordering::Acquire);
@@ -294,7 +298,7 @@ fn install(place: &AtomicPtr<Segment>, number: u64) -> *mut Segment {
 
 /// Moves a pointer into a closure that another thread runs.
 struct SendPtr(*mut Segment);
-// SAFETY: a segment is made of atomics; whoever runs the closure is the only one left to touch it.
+// SAFETY: a segment is made of atomics; the thread that runs the closure is the only one left to touch it.
 unsafe impl Send for SendPtr {}
 
 impl SendPtr {
@@ -309,7 +313,7 @@ impl Drop for Mailbox {
             // Relaxed: `&mut self`; whatever gave us that ordered all accesses before.
             let mut segment = head.load(Ordering::Relaxed);
             while !segment.is_null() {
-                // SAFETY: the chain from the head on was not retired, nobody else can reach it any more, and each
+                // SAFETY: the chain from the head on was not retired, no other thread can reach it any more, and each
                 // segment came from `Box::into_raw`.
                 let owned = unsafe { Box::from_raw(segment) };
                 segment = owned.next.load(Ordering::Relaxed);

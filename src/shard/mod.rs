@@ -11,8 +11,9 @@
 //!       +-> alarm: asleep until ...  <------------------------------ +
 //! ```
 //!
-//! `shard/` knows no clock, no threads, no wheel, no executor and no callback; it runs no user code but the keys' `Eq`
-//! and destructor (and that of the values of timers which such an `Eq` has hidden). Time comes in as [`Tick`]s.
+//! `shard/` knows no clock, no threads, no wheel, no executor and no callback. The only user code that it runs is the
+//! keys' `Eq` and destructor, and the values' destructor for timers that a contradictory `Eq` has hidden. Time comes in
+//! as [`Tick`]s.
 
 mod alarm;
 mod chain;
@@ -63,16 +64,16 @@ use tick::Deadline;
 use unindexed::Unindexed;
 use word::{End, Sight, State, Word};
 
-/// How far ahead of its work a loop over nodes in no order asks the processor for them.
+/// How many nodes ahead of its work a loop prefetches, if it goes through nodes in no order.
 pub(crate) const PREFETCH_AHEAD: usize = 12;
 
-/// Runs user code in the middle of a step that must be completed. `None`: it panicked, and what it threw is leaked, since
-/// that may panic as well when dropped.
+/// Runs user code in the middle of a step that must be completed. `None` if it panicked; the payload is leaked, since
+/// it might panic as well when dropped.
 pub(crate) fn shielded<R>(run: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(run)).map_err(std::mem::forget).ok()
 }
 
-/// A thread's presence in a shard: what it may reach is not reclaimed meanwhile.
+/// A thread's presence in a shard: while it lasts, nothing that the thread can reach is reclaimed.
 pub(crate) struct Access<'a> {
     pub(crate) ordinal: &'a Ordinal,
     pub(crate) guard: Guard,
@@ -85,7 +86,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// When a timer is to fire, and when that was asked for. `None` is never.
+/// When a timer is to fire (`None`: never), and the tick at which that was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     pub(crate) tick: Option<Tick>,
@@ -99,7 +100,7 @@ impl Due {
     }
 }
 
-/// One timer for ever: no later timer has the same.
+/// Identifies one timer for ever: no later timer has the same identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) node: u32,
@@ -111,7 +112,7 @@ pub(crate) struct Started<V> {
     pub(crate) identity: Identity,
     /// The value of the timer that was replaced.
     pub(crate) replaced: Option<V>,
-    /// Timers that were replaced besides: whose key was not recognised when the one before was started. Their values are gone.
+    /// How many more timers were replaced, whose keys an earlier `schedule` had not recognised. Their values are gone.
     pub(crate) others: usize,
 }
 
@@ -167,7 +168,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// The memory of a node.
     pub(crate) const NODE_BYTES: usize = Slab::<K, V>::NODE_BYTES;
 
-    /// Where a key of this hash belongs; asks the processor for what is there.
+    /// Where a key of this hash belongs; prefetches its line.
     #[inline]
     pub(crate) fn spot(&self, hash: u32) -> Spot {
         self.index.spot(hash)
@@ -179,13 +180,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         (hash != NO_HASH).then(|| self.spot(hash))
     }
 
-    /// Where the timer of a key is, perhaps; asks the processor for what is there. What is at the spot should be in the cache by now.
+    /// A cell that may lead to the key's timer; prefetches its node. The line at `spot` should be in the cache by now.
     #[inline]
     pub(crate) fn glimpse<'g>(&'g self, spot: Spot, intent: Intent, access: &'g Access) -> Option<Glimpse<'g>> {
         self.index.glimpse(&self.slab, spot, intent, access)
     }
 
-    /// Starts a timer, in the place of the one of the same key if there is one.
+    /// Starts a timer; it replaces the timer of the same key, if there is one.
     #[inline(always)]
     pub(crate) fn schedule(
         &self,
@@ -214,7 +215,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         Ok(started)
     }
 
-    /// Starts a timer unless there is one of the same key, pending or firing, whose place it would take: then its value comes back.
+    /// Starts a timer, unless one of the same key is pending or firing: then the value comes back.
     pub(crate) fn schedule_if_absent(
         &self,
         spot: Spot,
@@ -235,7 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if is_first || !node.head.word.load().gave_way() {
             self.announce(node.number, &node.head.promise, due, access);
             if !is_first {
-                // It replaces nobody; but the dead of its key, whose callbacks are late, are taken out.
+                // It replaces no timer. But dead timers of its key, whose callbacks are late, are taken out.
                 let _ = succession::take_replaced(&self.index, &self.slab, spot, node, access);
             }
             return Ok(None);
@@ -257,11 +258,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         allocated.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))
     }
 
-    /// Puts a new node into the index. True if others in its line look like it, and may be there still.
+    /// Puts a new node into the index. True if other nodes in its line look like it and may still hold live timers.
     #[inline(always)]
     fn insert(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
         if self.index.lines.fit(self.slab.most_indexed(), node.number) {
-            // The worker sees to it that the new lines are set; our own is the first.
+            // The worker has the new lines set, except for our own, which we set below.
             self.alarm.interrupt();
         }
         self.index.insert(&self.slab, spot, node, access).map_err(|unplaced| {
@@ -273,8 +274,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         })
     }
 
-    /// Moves the pending timer whose key satisfies `is_key`, or tells the one that is firing when to come back. False if
-    /// there is none.
+    /// Moves the pending timer whose key satisfies `is_key`, or sets when the firing one comes back. False if there is
+    /// neither.
     #[inline]
     pub(crate) fn reschedule<'g>(
         &'g self,
@@ -293,7 +294,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         false
     }
 
-    /// Moves a timer that is known by its identity. False if it is not pending any more.
+    /// As `reschedule`, for a timer that is known by its identity. False if it has ended.
     pub(crate) fn reschedule_this(&self, timer: Identity, due: Due, access: &Access) -> bool {
         while let Some((node, word)) = self.current(timer) {
             if self.move_to(node, word, due, access).is_ok() {
@@ -306,15 +307,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline]
     fn move_to(&self, node: Node<'_, K, V>, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
         node.head.word.reschedule(seen, due.deadline())?;
-        // Of a timer that is firing, `fired` will tell the worker.
+        // If the timer is firing, `fired` tells the worker.
         if seen.is_pending() {
             self.announce(node.number, &node.head.promise, due, access);
         }
         Ok(())
     }
 
-    /// Ends the pending timer whose key satisfies `is_key`; it will never fire. One that is firing will not come back; its
-    /// value is in use.
+    /// Ends the pending timer whose key satisfies `is_key`: it will never fire, and its value is returned. A timer that
+    /// is firing will not come back; its value is in use, so the answer is `None`.
     #[inline]
     pub(crate) fn cancel<'g>(
         &'g self,
@@ -338,11 +339,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         None
     }
 
-    /// As `cancel`, of a timer that is known by its identity.
+    /// As `cancel`, for a timer that is known by its identity.
     #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
         while let Some((node, word)) = self.current(timer) {
-            // Before it is stopped: if it is firing, it may be retired as soon as it is.
+            // Read before the timer is stopped: a node that is firing may be retired as soon as its timer is stopped.
             let spot = self.spot_if_indexed(node.tail.hash());
             if stop(node, word).is_ok() {
                 if word.is_pending() {
@@ -369,12 +370,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         found.word.is_pending().then(|| found.word.deadline().tick(now))
     }
 
-    /// True if there is a timer, pending or firing, whose place a new one of this key would take.
+    /// True if there is a timer, pending or firing, that a new one of this key would replace.
     pub(crate) fn holds(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
         self.index.find(&self.slab, spot, is_key, access).is_some()
     }
 
-    /// As `holds`; if so, what this thread did before comes before the next callback of that timer, or of one that replaces it.
+    /// As `holds`. If true, what this thread did before the call comes before the next callback of that timer, or of
+    /// one that replaces it.
     pub(crate) fn relies_on(&self, spot: Spot, is_key: impl Fn(&K) -> bool, access: &Access) -> bool {
         while let Some(Found { node, .. }) = self.index.find(&self.slab, spot, &is_key, access) {
             if node.head.word.rely_on() {
@@ -391,14 +393,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Node and word of a timer that is known by its identity, if it is pending.
     ///
-    /// The word is read first. A node's generation grows before its word turns pending for another timer, so a pending word with
-    /// our generation behind it is ours; and as it was pending while we were pinned, the node is not reused before we
-    /// are done with that word.
+    /// The word is read first. A node's generation grows before its word turns pending for another timer, so a pending
+    /// word with our generation behind it is ours. And since it was pending while we were pinned, the node is not
+    /// reused before we are done with that word.
     fn pending(&self, timer: Identity) -> Option<(Node<'_, K, V>, Word)> {
         self.current(timer).filter(|(_, word)| word.is_pending())
     }
 
-    /// As `pending`, or firing.
+    /// As `pending`, also if the timer is firing.
     #[inline]
     fn current(&self, timer: Identity) -> Option<(Node<'_, K, V>, Word)> {
         let node = self.slab.node(timer.node);
@@ -407,7 +409,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         (is_live && node.tail.generation() == timer.generation).then_some((node, word))
     }
 
-    /// Sees to it that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
+    /// Makes sure that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.
     /// The caller has just made the timer pending with this deadline.
     #[inline(always)]
     fn announce(&self, node: u32, promise: &AtomicPromise, due: Due, access: &Access) {
@@ -419,7 +421,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// Sends the worker a hint, and promises it then; `seen` was promised before.
+    /// Sends the worker a hint, then promises it; `seen` is the promise as it was before.
     #[inline(never)]
     fn push_hint(&self, node: u32, promise: &AtomicPromise, seen: Promise, tick: Tick, access: &Access) {
         match self.mailbox.push(access.ordinal, Hint::new(tick, node), &access.guard) {
@@ -450,8 +452,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// True if the hint is still wanted: a look because of it, now, would not file it any later than it is. (One that lies
-    /// near the horizon is filed again when it comes nearer, not each time that somebody asks.)
+    /// True if the hint is still wanted: a look now would not file it at a later tick. (A look would, if the deadline
+    /// lies beyond the horizon. But at half the horizon or more the hint counts as wanted: it is filed again when it
+    /// comes nearer, not each time that somebody asks.)
     pub(crate) fn is_live(&self, hint: Hint, now: Tick) -> bool {
         let word = self.slab.head(hint.node()).word.load();
         let filed = hint.tick(now);
@@ -461,14 +464,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             })
     }
 
-    /// Asks the processor for a node's head and tail.
+    /// Prefetches a node's head and tail.
     pub(crate) fn prefetch_node(&self, node: u32) {
         self.slab.prefetch(node);
         self.slab.prefetch_tail(node);
     }
 
-    /// After a timer has ended: keys that nobody can be looking at any more are dropped, and if most hints have become
-    /// stale, the worker is told. Runs user code, so no protocol step is under way.
+    /// Called after a timer has ended. Drops keys that nobody can be looking at any more, and wakes the worker if most
+    /// hints have become stale. Runs user code, so no protocol step may be under way.
     fn tidy(&self, access: &Access) {
         self.slab.tidy(access);
         if self.slab.has_stale_hints() && self.alarm.is_asleep() {
@@ -476,7 +479,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// The worker's wheel holds so many hints.
+    /// Reports that the worker's wheel holds `count` hints.
     pub(crate) fn report_hints(&self, count: usize) {
         self.slab.report_hints(count);
     }
@@ -486,64 +489,64 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.has_stale_hints()
     }
 
-    /// The number of the last line that the index should have, and 1.
+    /// The number of the last line that the index should have, plus 1.
     pub(crate) fn lines_wanted(&self) -> u32 {
         self.index.lines.wanted(self.slab.most_indexed())
     }
 
-    /// True if callers lack lines already, when those before `next` are set.
+    /// True if callers may already need the line `next`, the first one that is not set.
     pub(crate) fn lacks_lines(&self, next: u32) -> bool {
         self.index.lines.lacks(next)
     }
 
-    /// Has the system put memory behind lines that `split_ahead` is going to set from `next` on; how far.
+    /// Has the system put memory behind the lines that `split_ahead` will set from `next` on; returns how far.
     pub(crate) fn populate_lines(&self, next: u32, access: &Access) -> u32 {
         self.index.lines.populate(self.slab.most_indexed(), next, access)
     }
 
-    /// Sets up to `limit` lines ahead of the callers, from `next` on; the first that is left.
+    /// Sets up to `limit` lines ahead of the callers, from `next` on; returns the first line that is left.
     pub(crate) fn split_ahead(&self, next: u32, limit: u32, access: &Access) -> u32 {
         self.index.lines.split_ahead(self.slab.most_indexed(), next, limit, access)
     }
 
-    /// Lines of the index so far.
+    /// How many lines the index has so far.
     #[allow(dead_code, reason = "asked by tests and models only")]
     pub(crate) fn line_count(&self) -> u32 {
         self.index.lines.count()
     }
 
-    /// Arrays that the index has left behind are gone, and do not come back.
+    /// Asserts that the arrays which the index has left behind are gone, and do not come back.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(crate) fn assert_array_alone(&self) {
         self.index.lines.assert_array_alone();
     }
 
-    /// Nodes in use; what a thread keeps ready, or has not retired a batch of, counts as well.
+    /// Nodes in use. Nodes that a thread keeps ready, or has collected but not yet retired as a batch, count as well.
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(crate) fn nodes_in_use(&self) -> u64 {
         self.slab.in_use()
     }
 
-    /// Nodes that were in use so far, about.
+    /// About how many nodes have been in use so far.
     pub(crate) fn extent(&self) -> u32 {
         self.slab.extent()
     }
 
-    /// Has the system put memory behind some nodes, from the first of them on; returns how far.
+    /// Has the system put memory behind some of `nodes`, from the first on; returns how far.
     pub(crate) fn populate(&self, nodes: Range<u32>) -> u32 {
         self.slab.populate(nodes)
     }
 
     /// The tick that the worker has reached.
     pub(crate) fn hand(&self) -> Tick {
-        // Relaxed, here and in `set_hand`: a number, to be compared with another clock; nothing is read through it.
+        // Relaxed, here and in `set_hand`: a number to compare with another clock; nothing is read through it.
         Tick(self.hand.load(Ordering::Relaxed))
     }
 
-    /// The latest tick that the worker has reached or is asleep until: what is due later has not passed yet, give or take
-    /// the worker's own lateness.
+    /// The latest tick that the worker has reached or is asleep until. A later deadline has not passed yet, give or
+    /// take the worker's own lateness.
     pub(crate) fn reached(&self) -> Tick {
         self.hand().max(self.alarm.asleep_until())
     }
@@ -553,7 +556,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 }
 
-/// Ends a timer that is pending, or firing.
+/// Ends a timer that is pending or firing.
 #[inline]
 fn stop<K, V>(node: Node<'_, K, V>, seen: Word) -> Result<(), Word> {
     let end = if seen.is_pending() { End::Done } else { End::KeyInUse };

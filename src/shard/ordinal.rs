@@ -1,9 +1,9 @@
 //! A small number for each thread that no other thread has at the same time.
 //!
-//! What is kept under it belongs to one thread at a time: that thread changes it without read-modify-writes, and without
-//! atomics if nobody else looks. When a thread ends, its number, and what is kept under it, goes to the next thread that
-//! takes a number. Numbers are the lowest that are free, so arrays indexed by them stay as long as the number of threads
-//! alive.
+//! What is kept under a number belongs to one thread at a time: that thread changes it without read-modify-writes, and
+//! without atomics if no other thread reads it. When a thread ends, its number, and what is kept under it, goes to the
+//! next thread that takes this number. A thread takes the lowest free number, so arrays indexed by numbers are no
+//! longer than the largest number of threads alive at a time.
 
 use super::segments::Segments;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 #[derive(Debug)]
 pub(crate) struct Ordinals(Segments<AtomicU64>);
 
-/// A number that is the holder's alone. It stays on its thread.
+/// A number that only its holder has. It stays on the holder's thread.
 #[derive(Debug)]
 pub(crate) struct Ordinal {
     number: u32,
@@ -40,8 +40,9 @@ impl Ordinals {
         let mut seen = word.load(Ordering::Relaxed);
         while seen != u64::MAX {
             let bit = (!seen).trailing_zeros();
-            // Acquire: what the number's last holder did to that which is kept under it. (What other numbers' holders do to
-            // the word in between are read-modify-writes, which carry the release on.)
+            // Acquire: pairs with the Release in `give_back`, and so observes what the number's last holder did to what
+            // is kept under it. (Holders of other numbers change the word in between, but by read-modify-writes, which
+            // carry the release on.)
             // Relaxed on failure: as above.
             match word.compare_exchange(seen, seen | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(index * u64::BITS + bit),
@@ -58,10 +59,10 @@ impl Ordinals {
 }
 
 impl Ordinal {
-    /// The number, as one's own.
+    /// Another handle to a number that the calling thread holds already; it does not give the number back.
     ///
     /// # Safety
-    /// It must be the calling thread's, and stay it for as long as the answer is kept.
+    /// The number must be the calling thread's, and remain so for as long as the result is kept.
     #[inline]
     pub(crate) unsafe fn assume(number: u32) -> Self {
         Self { number, taken_from: None, not_send: PhantomData }
@@ -72,7 +73,7 @@ impl Ordinal {
         self.number
     }
 
-    /// A choice among `count` things, a power of two, that threads may share.
+    /// The thread's choice among `count` stripes, a power of two; several threads may share a stripe.
     #[inline]
     pub(crate) fn stripe(&self, count: usize) -> usize {
         debug_assert!(count.is_power_of_two());

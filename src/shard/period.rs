@@ -1,18 +1,18 @@
 //! Timers that come back after their callback, and when.
 //!
-//! A periodic timer has a fixed rate: each deadline is the one before plus the period, kept in nanoseconds, so it does not
-//! drift, whatever the tick and however late a run begins. It never runs beside itself: the next deadline is set when
-//! a run has ended. What becomes of deadlines that have passed by then is the user's choice ([`MissedTicks`]).
+//! A periodic timer has a fixed rate: each deadline is the previous one plus the period, kept in nanoseconds, so it
+//! does not drift, whatever the tick and however late a run begins. Runs never overlap: the next deadline is set when a
+//! run has ended. What becomes of deadlines that have passed by then is the user's choice ([`MissedTicks`]).
 
 use super::tick::Tick;
 
-/// What a periodic timer does about the deadlines that passed while it could not run: because a run took longer than a
-/// period, or the machine stood still.
+/// What a periodic timer does about deadlines that passed while it could not run: because a run took longer than a
+/// period, or because the machine stood still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 #[allow(unreachable_pub, reason = "reachable in the crate; the models compile this file on its own")]
 pub enum MissedTicks {
-    /// Leaves them out, and goes on with the first deadline to come. The rate and its phase stay.
+    /// Leaves them out, and goes on with the first deadline that is still to come. The rate and its phase stay.
     #[default]
     Skip,
     /// Makes up for them one after the other, a tick apart: it catches up if the period is longer than a tick.
@@ -47,14 +47,15 @@ pub(crate) struct Period<V> {
     pub(crate) copy: fn(&V) -> V,
     pub(crate) length_ns: u64,
     pub(crate) missed: MissedTicks,
-    /// The next deadline, exactly, and its tick, or the later one that it was given because it had passed.
+    /// The next deadline, to the nanosecond, and the tick at which it falls due: its own tick, or a later one if that
+    /// had passed.
     pub(crate) deadline_ns: u64,
     pub(crate) tick: Option<Tick>,
 }
 
 impl<V> Period<V> {
-    /// The exact deadline of the next run when one has ended: `next_ns`, unless that is missed. It is if its tick has begun;
-    /// the present one began at `tick_ns`.
+    /// Called when a run has ended: the exact deadline of the next one. That is `next_ns`, unless it was missed, that
+    /// is, unless its tick has begun. The present tick began at `tick_ns`.
     pub(crate) fn next_run(&self, next_ns: u64, tick_ns: u64, now_ns: u64) -> u64 {
         if next_ns > tick_ns {
             return next_ns;
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn a_period_goes_on_from_its_last_deadline() {
         let period = |missed| Period { copy: |&()| (), length_ns: 10, missed, deadline_ns: 0, tick: None };
-        // The next deadline, the present tick's beginning, now, and what follows: skipping, in a burst, delayed.
+        // The next deadline, the start of the present tick, now, and the answers: skipping, in a burst, delayed.
         let cases = [
             (110, 100, 100, [110, 110, 110]),
             (110, 109, 112, [110, 110, 110]),

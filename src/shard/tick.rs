@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Tick(pub(crate) u64);
 
-/// When a timer is due: never, or a tick, of which it keeps 59 bits that are read relative to a tick nearby.
+/// When a timer is due: never, or at a tick. It keeps the tick's low 59 bits, which are read relative to a tick nearby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline(u64);
 
@@ -12,7 +12,7 @@ pub(crate) struct Deadline(u64);
 const DEADLINE_BITS: u32 = 59;
 /// Bits that a hint keeps of its tick.
 pub(crate) const HINT_TICK_BITS: u32 = 36;
-/// No hint lies further ahead than this; a later timer is looked at in between and filed again.
+/// No hint lies further ahead than this; for a timer that is due later, the worker looks in between and files again.
 pub(crate) const HORIZON_TICKS: u64 = 1 << 34;
 
 /// The `bits` low bits of `value`, read as a signed number.
@@ -28,7 +28,7 @@ pub(crate) const fn unfold(low: u64, bits: u32, near: Tick) -> Tick {
     Tick(near.0.wrapping_add_signed(sign_extend(low.wrapping_sub(near.0), bits)))
 }
 
-/// True if the `bits`-bit number `a` is at or before `b`, within half of the range of each other.
+/// True if the `bits`-bit number `a` is at or before `b`; they must be within half of the range of each other.
 #[inline]
 pub(crate) const fn at_or_before(a: u64, b: u64, bits: u32) -> bool {
     sign_extend(b.wrapping_sub(a), bits) >= 0
@@ -39,7 +39,7 @@ impl Deadline {
     /// Waits for ever, but can be cancelled and moved.
     pub(crate) const NEVER: Self = Self(1 << DEADLINE_BITS);
 
-    /// Of a timer whose callback runs: what that answers will tell.
+    /// Of a timer whose callback is running: the callback's answer decides.
     pub(super) const OPEN: Self = Self(1 << DEADLINE_BITS | 1);
 
     /// Due at `tick`.
@@ -58,7 +58,7 @@ impl Deadline {
         Self(bits)
     }
 
-    /// The tick it is due, or `None` for never; `near` is any tick within 2^58 of it.
+    /// The tick at which it is due, or `None` for never; `near` is any tick within 2^58 of that.
     #[inline]
     pub(crate) fn tick(self, near: Tick) -> Option<Tick> {
         (self != Self::NEVER).then(|| unfold(self.0, DEADLINE_BITS, near))

@@ -1,21 +1,27 @@
-//! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but none is looked up, so they wait for
-//! no line, and begin and end with one exchange on their words. (Nor does the index grow for them.)
+//! Timers that no index leads to: known by their handles alone. They have keys for their callbacks, but these are never
+//! looked up, so such a timer needs no line, and begins and ends with one exchange on its word. (Nor does the index
+//! grow for them.)
 //!
-//! What the index does for others at the end of a shard must be done in another way: whoever seals it does not find them in a line.
-//! So he looks at all nodes, if any timer was begun in this way.
+//! When a shard is sealed, the sealer does not find them in a line, as it does others. So it looks at all nodes, if any
+//! timer was begun in this way.
 //!
-//! | who begins a timer                          | who seals the shard                       |
+//! | author                                      | sealer                                    |
 //! |---------------------------------------------|-------------------------------------------|
-//! | 1. says that there are such timers          | 1. says that the shard is sealed          |
-//! | 2. has the node, perhaps one never used     | 2. reads how many nodes there are         |
-//! | 3. has the word pending                     | 3. ends what is pending, node by node     |
-//! | 4. is the shard sealed? ends it             |                                           |
+//! | 1. sets the flag "there are such timers"    | 1. sets the flag "the shard is sealed"    |
+//! | 2. takes a node, perhaps a new one          | 2. reads how many nodes there are         |
+//! | 3. turns its word pending                   | 3. ends what is pending, node by node     |
+//! | 4. is the shard sealed? ends the timer      |                                           |
 //!
-//! (A worker may claim the timer between 3 and 4. Then it was accepted, and fires; but it does not come back: `Shard::fired`.)
+//! (A worker may claim the timer between 3 and 4. Then it was accepted, and fires; but it does not come back: see
+//! `Shard::fired`.)
 //!
-//! Both sides do each of 1 to 3 by a read-modify-write of the same atomic, so one of them is first. If in 1 or 2 or 3 the sealer is,
-//! the other one observes that, and with it that the shard is sealed. Else the sealer finds the timer in 3; and if 4 comes upon it as
-//! well, one exchange on the word decides whose it is: refused, or accepted and then closed.
+//! In each of steps 1 to 3, author and sealer do a read-modify-write of the same atomic, so one of them is first:
+//! - If the sealer is first in any of them, the author observes its step, and with it that the shard is sealed.
+//! - Else the sealer finds the timer in 3. If the author's 4 comes upon the seal as well, one exchange on the word
+//!   decides: the timer is refused, or it was accepted and then closed.
+//!
+//! (An author that finds its flag set does no read-modify-write in 1; one that takes a used node does none in 2.
+//! Somebody did so earlier, and what that thread observed comes along with the flag, or with the node.)
 
 use super::period::Repeats;
 use super::slab::Homeless;
@@ -27,18 +33,18 @@ use Ordering::{Acquire, Release};
 const ANY: u32 = 1;
 const SEALED: u32 = 2;
 
-/// Whether a shard has such timers, and is sealed.
+/// Whether a shard has such timers, and whether it is sealed.
 #[derive(Debug, Default)]
 pub(super) struct Unindexed(AtomicU32);
 
 impl Unindexed {
-    /// Step 1 of who begins a timer. False if the shard is sealed.
+    /// Step 1 of the author. False if the shard is sealed.
     #[inline]
     fn announce(&self) -> bool {
-        // For the steps relaxed would do: flags are never taken back, of two read-modify-writes the later one finds what the other has set,
-        // and who finds `ANY` by a load finds what came before it, too.
-        // Acquire, here and below: who is refused knows what the sealer did before, above all that the scheduler is closed. (Who sets
-        // `ANY` after `SEALED` hands that on.)
+        // The steps alone could be relaxed: flags are never taken back; of two read-modify-writes the later one finds
+        // the flag that the other has set; and a load that finds `ANY` also finds a `SEALED` that was set before it.
+        // Acquire, here and below: an author that is refused observes what the sealer did before, above all that the
+        // scheduler is closed. (An author that sets `ANY` after `SEALED` carries the sealer's release on.)
         let mut seen = self.0.load(Acquire);
         if seen & ANY == 0 {
             seen = self.0.fetch_or(ANY, Acquire);
@@ -48,11 +54,11 @@ impl Unindexed {
 
     /// Step 1 of the sealer. True if there may be such timers.
     fn seal(&self) -> bool {
-        // Release: to the Acquires of those who are refused.
+        // Release: to the Acquire of each author that is refused.
         self.0.fetch_or(SEALED, Release) & ANY != 0
     }
 
-    /// Step 4: who has observed a step of the sealer's finds nothing older.
+    /// Step 4. True for any thread that has observed a step of the sealer's.
     #[inline]
     pub(super) fn is_sealed(&self) -> bool {
         self.0.load(Acquire) & SEALED != 0
@@ -75,7 +81,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
         let begun = self.slab.begin(key, value, due.deadline(), repeats, access);
         let (node, identity, word) = begun.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
-        // (If the word has changed, somebody has claimed the timer: who seals or drains, or the worker, since it was due by now.)
+        // (If the word has changed, the timer was claimed: by the sealer, by `drain`, or when due by the worker.)
         if self.unindexed.is_sealed() && node.head.word.kill(word, End::Done).is_ok() {
             let Homeless(key, value) = self.slab.give_back(node, access);
             return Err(Refused::Sealed(key, value));
@@ -84,7 +90,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         Ok(identity)
     }
 
-    /// The sealer's part: ends all timers that the index has not led to; those that were pending go to `claim`.
+    /// The sealer's part: ends all timers that the index does not lead to; those that were pending go to `claim`.
     pub(super) fn seal_unindexed(&self, mut claim: impl FnMut(u32, Word)) {
         if !self.unindexed.seal() {
             return;
@@ -143,7 +149,7 @@ mod tests {
         assert!(matches!(shard.schedule_unindexed(1, 2, due, Repeats::Never, access), Err(Refused::Sealed(1, 2))));
     }
 
-    /// It grows when their nodes are used for timers with keys.
+    /// It grows when their nodes are used for timers that it leads to.
     #[test]
     fn the_index_does_not_grow_for_timers_that_it_does_not_lead_to() {
         let (now, count) = (Tick(1), 1 << 12);
@@ -173,7 +179,7 @@ mod tests {
         assert!(grow() * 9 >= count);
     }
 
-    /// Its author stalls twice: until the shard is sealed, and again until an old hint of the node has come up.
+    /// Its author stalls twice: until the shard is sealed, and then until an old hint leads the worker to the node.
     #[test]
     fn a_timer_that_fires_in_a_sealed_shard_does_not_come_back() {
         let now = Tick(1);

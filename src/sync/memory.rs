@@ -1,19 +1,20 @@
 //! Large zeroed arrays, handed out untouched: what nobody uses costs nothing.
 //!
-//! The larger ones come from the system itself, and go back to it. An allocator may keep what was freed, and then has to write
-//! zeroes over all of it before one call returns, in a scheduler that grows after another one has gone.
+//! The larger ones come from the system itself, and go back to it. An allocator may keep what was freed. When a
+//! scheduler grows after another one has gone, it then has to write zeroes over all of that before one call returns.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 
-/// Arrays of at least one large page come from the system, and lie on such pages, where it has them: so the addresses of millions of
-/// timers fit into the processor's tables, also right after a sleep, when little of those is left in its caches.
+/// Arrays of at least one large page come from the system, and lie on such pages, where it has them. So the addresses
+/// of millions of timers fit into the processor's translation tables, also right after a sleep, when little of those
+/// tables is left in its caches.
 const LARGE_PAGE: usize = 2 << 20;
-/// In arrays of fewer bytes, a large page that is wanted in part would be too much of the whole.
+/// In an array of fewer bytes, a large page would be too much of the whole if only part of the page is wanted.
 const LARGE_ARRAY: usize = 2 * LARGE_PAGE;
-/// Where pages are larger than that, what is asked for in these is asked for several times.
+/// Where the system's pages are larger than this, each is touched several times.
 const PAGE: usize = 4 << 10;
-/// A multiple of the size of a page, on almost any machine.
+/// A multiple of the page size, on almost any machine.
 const GRANULE: usize = 64 << 10;
 
 /// True if the array comes from the system.
@@ -28,8 +29,8 @@ const fn alignment<T>() -> usize {
     if align_of::<T>() > 64 { align_of::<T>() } else { 64 }
 }
 
-/// What is asked for. From the allocator that is one alignment more than the items need: room to align, and for the base address in
-/// front of them. (Asking it for the alignment would make it write zeroes over the whole array.)
+/// What is asked for. From the allocator that is one alignment more than the items need: room to align them, and for
+/// the base address in front of them. (If asked for the alignment, it would write zeroes over the whole array.)
 fn layout<T>(len: usize) -> Layout {
     let bytes = len.checked_mul(size_of::<T>());
     let size = if is_mapped::<T>(len) {
@@ -60,8 +61,8 @@ pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
         handle_alloc_error(layout);
     }
     let gap = alignment::<T>() - base.addr() % alignment::<T>();
-    // SAFETY: `gap` is from 16 (`base` is 16-aligned) up to the alignment, which `layout` has to spare: the items and
-    // the pointer in front of them lie inside the allocation.
+    // SAFETY: `gap` is at least 16 (`base` is 16-aligned) and at most the alignment, which `layout` has added: the
+    // items and the pointer in front of them lie inside the allocation.
     unsafe {
         let items = base.add(gap);
         items.cast::<*mut u8>().sub(1).write(base);
@@ -72,11 +73,11 @@ pub(crate) unsafe fn allocate<T: Default>(len: usize) -> *mut T {
 /// Gives the memory back without dropping the items.
 ///
 /// # Safety
-/// `items` must come from `allocate::<T>(len)`, must not be used again, and is freed once.
+/// `items` must come from `allocate::<T>(len)`, must not be used again, and must be freed once only.
 pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
     let layout = layout::<T>(len);
     if is_mapped::<T>(len) {
-        // SAFETY: `allocate` mapped it, with this very length; nobody uses it any more.
+        // SAFETY: `allocate` mapped it with this very length, and nobody uses it any more.
         unsafe { pages::unmap(items.cast(), layout.size()) };
         return;
     }
@@ -86,25 +87,26 @@ pub(crate) unsafe fn free<T>(items: *mut T, len: usize) {
     unsafe { dealloc(base, layout) };
 }
 
-/// Has the system put memory behind some of an array's items, before anybody has to wait for that. `touch` writes to an item
-/// without changing it; others may use all of them meanwhile.
+/// Has the system put memory behind some of an array's items, before any thread has to wait for that. `touch` writes to
+/// an item without changing it; other threads may use all of the items meanwhile. Of an item larger than a page, only
+/// the first page is sure to have memory afterwards.
 ///
-/// (Not `MADV_POPULATE_WRITE`: Linux would hold the lock of the whole address space meanwhile, and every thread of the process
-/// that allocates would wait. A page that is touched holds up, since Linux 6.4, those alone who need the same mapping.)
-/// Of an item larger than a page, the first page has memory afterwards.
+/// (Not `MADV_POPULATE_WRITE`: Linux would hold the lock of the whole address space meanwhile, and every thread of the
+/// process that allocates would wait. A page that is touched holds up, since Linux 6.4, only threads that need the same
+/// mapping.)
 ///
 /// # Safety
-/// `items` must come from `allocate::<T>(len)` and not be freed, and the range must lie within.
+/// `items` must come from `allocate::<T>(len)` and not be freed, and the range must lie within the array.
 pub(crate) unsafe fn populate<T>(items: *mut T, len: usize, range: Range<usize>, touch: impl Fn(&T)) {
     let wanted = range.len() * size_of::<T>();
     if is_mapped::<T>(len) && (len * size_of::<T>() >= LARGE_ARRAY || wanted >= LARGE_PAGE) {
-        // Those large pages that begin within the range, so that none is asked for twice while an array is populated from the first
-        // item on; and end within the array, so that no memory is had that is not its own.
+        // Only large pages that begin within the range, so that none is asked for twice while an array is populated
+        // from its first item on; and that end within the array, so that all of their memory is the array's.
         let whole = (len * size_of::<T>()) & !(LARGE_PAGE - 1);
         let page_from = |index: usize| (index * size_of::<T>()).next_multiple_of(LARGE_PAGE).min(whole);
         let (start, end) = (page_from(range.start), page_from(range.end));
         if start < end {
-            // SAFETY: as the caller promises, and `whole` is not more than the array has.
+            // SAFETY: as the caller promises; and `whole` is at most the array's size.
             unsafe { pages::prefer_large(items.cast::<u8>().add(start), end - start) };
         }
     }
@@ -122,16 +124,16 @@ mod pages {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr;
 
-    /// So many bytes of zeroes, a multiple of the granule, that begin where a large page may; null if there are none.
+    /// Maps `size` bytes of zeroes, a multiple of the granule, aligned to a large page; null if there is no room.
     pub(super) fn map(size: usize) -> *mut u8 {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the system has room, concerns nobody else.
+        // SAFETY: a new mapping, wherever the system has room, affects nothing that exists.
         let mapped = unsafe { mmap_anonymous(ptr::null_mut(), size + LARGE_PAGE, access, MapFlags::PRIVATE) };
         let Ok(base) = mapped else { return ptr::null_mut() };
         let base = base.cast::<u8>();
         let before = base.addr().next_multiple_of(LARGE_PAGE) - base.addr();
-        // SAFETY: `before` is less than the large page that was asked for in addition: what is kept lies within the mapping, and
-        // what lies before and behind it is nobody's.
+        // SAFETY: `before` is less than the large page that was asked for in addition, so what is kept lies within the
+        // mapping; and nobody knows of what lies before and behind it.
         unsafe {
             unmap(base, before);
             unmap(base.add(before + size), LARGE_PAGE - before);
@@ -140,10 +142,11 @@ mod pages {
     }
 
     /// # Safety
-    /// So many bytes from `start` on, whole pages, must be mapped and not be used again.
+    /// The `size` bytes from `start` on, whole pages, must be mapped and not be used again.
     pub(super) unsafe fn unmap(start: *mut u8, size: usize) {
         if size > 0 {
-            // SAFETY: as the caller promises. An error (too many mappings, or pages larger than the granule) leaves it mapped, unused.
+            // SAFETY: as the caller promises. An error (too many mappings, or pages larger than the granule) leaves the
+            // memory mapped, but unused.
             let _ = unsafe { munmap(start.cast(), size) };
         }
     }
@@ -151,7 +154,7 @@ mod pages {
     /// Asks the system for large pages.
     ///
     /// # Safety
-    /// So many bytes from `start` on must be mapped.
+    /// The `bytes` bytes from `start` on must be mapped.
     pub(super) unsafe fn prefer_large(start: *mut u8, bytes: usize) {
         // SAFETY: as the caller promises; the advice changes nothing that the pages hold.
         // An error says that this system has no large pages.
@@ -181,7 +184,7 @@ mod tests {
     fn of_items<T: Default + Copy + PartialEq + std::fmt::Debug>(item: T) {
         let mapped = LARGE_PAGE / size_of::<T>();
         for len in [1, 1000, mapped - 1, mapped + 1, 2 * mapped] {
-            // SAFETY: of zeroes; and `free` comes last.
+            // SAFETY: all-zero items are valid; and `free` comes last.
             unsafe {
                 let items = allocate::<T>(len);
                 assert!(items.addr().is_multiple_of(align_of::<T>().max(64)), "{len} at {items:?}");
@@ -213,7 +216,7 @@ mod tests {
         Some(bound(start)?..bound(end)?)
     }
 
-    /// What the system says of the mapping that an address lies in, under `title`; `None` if it does not say.
+    /// What the system says under `title` about the mapping that an address lies in; `None` if it does not say.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn property(address: usize, title: &str) -> Option<String> {
         let text = std::fs::read_to_string("/proc/self/smaps").ok()?;
@@ -234,7 +237,7 @@ mod tests {
     fn large_pages_are_asked_for_where_memory_is_wanted() {
         let per_page = LARGE_PAGE / size_of::<u64>();
         let len = 4 * per_page - 1;
-        // SAFETY: of zeroes; and `free` comes last.
+        // SAFETY: all-zero items are valid; and `free` comes last.
         unsafe {
             let items = allocate::<u64>(len);
             assert!(items.addr().is_multiple_of(LARGE_PAGE));
@@ -260,7 +263,7 @@ mod tests {
         }
     }
 
-    // Of `Segments`, but not in its file: models compile that, and have memory behind everything.
+    // A test of `Segments`, but not in its file: models compile that file, and have memory behind everything.
     #[test]
     fn memory_is_had_for_one_segment_at_a_time() {
         let array = Segments::<AtomicU64>::new();
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(populate(0..3), 3);
         assert_eq!(populate(1020..1030), 1024);
         assert_eq!(populate(1024..1030), 1030);
-        // Of each page one item, and the last.
+        // One item of each page, and the last.
         let touched = (0..5000).filter(|&index| array.reserve(index).load(Ordering::Relaxed) == 1);
         assert!(touched.eq([1020, 1023, 1024, 1029]));
     }
@@ -279,7 +282,7 @@ mod tests {
     #[test]
     fn a_segment_that_is_populated_has_large_pages_from_its_first_item_on() {
         let array = Segments::<AtomicU64>::new();
-        // As an index populates what comes with its next doubling, half of it first; the item before has been used already.
+        // As an index populates what its next doubling adds, half of it first; the item before has been used already.
         let (first, half) = (1 << 19, 1 << 18);
         array.reserve(first - 1).store(1, Ordering::Relaxed);
         assert_eq!(array.populate(first..first + half, |_| {}), first + half);
@@ -291,7 +294,7 @@ mod tests {
         assert_eq!(asked_for, [true, true, false].map(Some));
     }
 
-    /// Pages of an array that have memory behind them, and how many there are; `None` if the system does not say.
+    /// How many pages of an array have memory behind them, and how many there are; `None` if the system does not say.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn resident(items: *const u64, len: usize) -> Option<(usize, usize)> {
         use std::io::{Read, Seek, SeekFrom};
@@ -306,13 +309,13 @@ mod tests {
         Some((entries.chunks_exact(size_of::<u64>()).filter(has_memory).count(), pages))
     }
 
-    /// An allocator that has been given back as much before would write to all of it.
+    /// An allocator that got as much memory back before would write to all of it.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_large_array_is_untouched_also_after_another_one_has_gone() {
         let len = 16 << 20 >> 3;
         for _ in 0..4 {
-            // SAFETY: of zeroes; and `free` comes last.
+            // SAFETY: all-zero items are valid; and `free` comes last.
             unsafe {
                 let items = allocate::<u64>(len);
                 let Some((before, _)) = resident(items, len) else {
@@ -340,11 +343,11 @@ mod tests {
         // No whole pages.
         let len = LARGE_ARRAY + 100;
         let size = layout::<u8>(len).size();
-        // Behind the array, and its first byte, a middle one, and the last: whether they are gone once they should be. Other tests
-        // may come to own the place meanwhile, but not every time.
+        // Whether memory is gone once it should be: behind the array, and at its first byte, a middle one, and the
+        // last. Other tests may come to own the place meanwhile, but not every time.
         let mut gone = [false; 4];
         for _ in 0..100 {
-            // SAFETY: of zeroes; and `free` comes last.
+            // SAFETY: all-zero items are valid; and `free` comes last.
             let first = unsafe {
                 let items = allocate::<u8>(len);
                 gone[0] |= is_there(items.addr() + size) == Some(false);

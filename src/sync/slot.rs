@@ -1,18 +1,18 @@
-//! A place for one thing at a time, which goes to whoever takes it. `loom-tests/flags.rs` checks this file.
+//! A place for one thing at a time, which any thread may take out. `loom-tests/flags.rs` checks this file.
 
 use crate::sync::{AtomicPtr, Ordering};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Each exchange is a single step: nobody waits for anybody, and what was put here is handed out once.
+/// Putting and taking are one exchange each: no thread waits for another, and what was put here is handed out once.
 pub(crate) struct Slot<T> {
-    /// Of a box, or null.
+    /// From a box, or null.
     place: AtomicPtr<T>,
-    /// As if it were the box: whoever shares the slot may get what another thread has put here.
+    /// Owns a `T` as a box would: a thread that shares the slot may get what another one has put here.
     owned: PhantomData<T>,
 }
 
-// SAFETY: all that a shared slot allows is to hand a `T` over, from one thread to another.
+// SAFETY: all that a shared slot can do is hand a `T` from one thread to another.
 unsafe impl<T: Send> Sync for Slot<T> {}
 // SAFETY: it owns what is in it.
 unsafe impl<T: Send> Send for Slot<T> {}
@@ -22,7 +22,7 @@ impl<T> Slot<T> {
         Self { place: AtomicPtr::new(ptr::null_mut()), owned: PhantomData }
     }
 
-    /// What was there before comes back.
+    /// Returns what was in the slot before.
     pub(crate) fn put(&self, new: Box<T>) -> Option<Box<T>> {
         self.swap(Box::into_raw(new))
     }
@@ -32,9 +32,10 @@ impl<T> Slot<T> {
     }
 
     fn swap(&self, new: *mut T) -> Option<Box<T>> {
-        // Release: what is put here, to the Acquire of whoever takes it.
+        // Release: publishes what is put here. Acquire: observes what was put here, which we take.
         let old = self.place.swap(new, Ordering::AcqRel);
-        // SAFETY: it comes from `Box::into_raw` in `put`; the exchange has handed it to us, and nobody else finds it here any more.
+        // SAFETY: it comes from `Box::into_raw` in `put`. The exchange has handed it to us, and no other thread finds
+        // it here any more.
         (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
     }
 }
