@@ -11,19 +11,20 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// What the callback of [`build_rearming`](crate::Builder::build_rearming) answers: whether its timer comes back.
+/// What the callback of [`build_rearming`](crate::Builder::build_rearming) returns: whether its timer comes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The timer has done its work; its value is dropped.
     Done,
-    /// The same timer, with the value as it is now, fires again so much later, counted from the end of the callback.
+    /// The same timer, with the value as the callback left it, fires again after this delay, counted from the end of
+    /// the callback.
     After(Duration),
 }
 
 /// The user's code for an expired timer.
 #[expect(clippy::type_complexity, reason = "two functions, as the user gave them")]
 pub(crate) enum Callback<K, V> {
-    /// Gets the value; of a periodic timer, a copy of it.
+    /// Gets the value, or a copy of it if the timer is periodic.
     Plain(Box<dyn Fn(&K, V) + Send + Sync>),
     /// Decides whether the timer comes back.
     Rearming(Box<dyn Fn(&K, &mut V) -> Next + Send + Sync>),
@@ -32,17 +33,17 @@ pub(crate) enum Callback<K, V> {
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
 
 thread_local! {
-    /// How many `Inside` there are on this thread, one inside the other.
+    /// How many `Inside` live on this thread, nested.
     static CALLBACKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// True while a callback runs on this thread, or a destructor of what one has left.
+/// True while a callback runs on this thread, or the destructor of something that one has left behind.
 pub(crate) fn in_callback() -> bool {
     CALLBACKS.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 
-/// As long as it lives, code of the user's may run on this thread that must wait for no worker, because it may be on one: callbacks,
-/// and the destructors of what they leave.
+/// While it lives, user code may run on this thread: callbacks, and the destructors of what they leave behind. Such
+/// code must not wait for a worker, because it may be running on one.
 pub(crate) struct Inside;
 
 impl Inside {
@@ -64,7 +65,8 @@ impl Drop for Inside {
     }
 }
 
-/// Runs the callback of one timer; whatever it does, the next one runs too. `Some`: the timer repeats, and this is its value.
+/// Runs the callback of one timer; whatever it does, the next one runs too. `Some`: the timer repeats; this is its
+/// value, and when it wants to fire again.
 pub(crate) fn run_one<K, V>(
     batch: &Batch<K, V>,
     node: &ClaimedNode,
@@ -98,7 +100,8 @@ where
     None
 }
 
-/// Calls user code with the key of a claimed timer; what it throws is counted, and goes to the user's hook. `Batch::run` is `Inside`.
+/// Calls user code with the key of a claimed timer. A panic is counted, and its payload goes to the user's hook. The
+/// caller, `Batch::run`, holds an `Inside`.
 fn call<K, V>(batch: &Batch<K, V>, node: &ClaimedNode, run: impl FnOnce(&K))
 where
     K: Eq + Send + Sync + 'static,
@@ -125,7 +128,8 @@ pub(crate) enum Comeback {
     AsAnswered(Next),
 }
 
-/// After the callback of a timer that repeats and was due at `due`: it is pending again, or has ended, and is to be finished.
+/// To be called after the callback of a timer that repeats and was due at `due`. `None`: it is pending again. `Some`:
+/// it has ended, and is to be finished.
 pub(crate) fn come_back<K, V>(
     batch: &Batch<K, V>,
     node: ClaimedNode,
@@ -146,7 +150,7 @@ where
         Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, due, batch.is_due, now))),
     };
     let ordinal = thread::ordinal();
-    // Not under our guard: the value's destructor is the user's.
+    // The guard goes before the value may be dropped: its destructor is user code.
     let fired = shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal));
     match fired {
         Fired::Rearmed => {
@@ -161,14 +165,14 @@ where
     }
 }
 
-/// The next run of a periodic timer after the one whose deadline was `previous`. If that was had ahead of its time, it is one
-/// run more: the deadline stands.
+/// The next run of a periodic timer after the one whose deadline was `previous`. A run ahead of its time is one run
+/// more: that deadline stands.
 fn next_run<V>(clock: &Clock, period: &mut Period<V>, previous: Option<Tick>, is_due: IsDue, now: Nanos) -> Due {
     let Some(tick) = previous else {
-        // Fired by hand, and otherwise never.
+        // A timer without a deadline that was fired by hand: it stays without one.
         return Due { tick: None, now: clock.tick_at(now) };
     };
-    // If it was moved, its rate goes on from where it was moved to.
+    // If the timer was moved, its rate goes on from where it was moved to.
     let previous_ns = if period.tick == Some(tick) { period.deadline_ns } else { clock.start_of(tick).0 };
     let next_ns = match is_due {
         IsDue::Yes => previous_ns.saturating_add(period.length_ns),

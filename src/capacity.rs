@@ -5,7 +5,7 @@ use crate::sync::{AtomicU64, Ordering};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 
-/// `None`: without bound.
+/// `None`: unbounded.
 #[derive(Debug)]
 pub(crate) struct Capacity(Option<Room>);
 
@@ -16,8 +16,8 @@ struct Room {
     debt: CachePadded<AtomicU64>,
 }
 
-/// `[times that room was given:24 | room:40]`. One that is found without room twice, and was given none in between, had none
-/// all the while. (Unless in between it was given room a multiple of 2^24 times.)
+/// `[times that room was given:24 | room:40]`. A stripe that is found without room twice, and was given none in
+/// between, had none all the while. (Unless in between it was given room a multiple of 2^24 times.)
 #[derive(Debug)]
 struct Stripe(AtomicU64);
 
@@ -26,7 +26,7 @@ const ROOM_MAX: u64 = (1 << ROOM_BITS) - 1;
 
 impl Capacity {
     pub(crate) fn new(limit: Option<usize>, stripe_count: usize) -> Self {
-        // No machine has room for more.
+        // No machine has memory for more timers.
         let limit = limit.map(|limit| (limit as u64).min(ROOM_MAX));
         Self(limit.map(|limit| {
             let count = stripe_count as u64;
@@ -40,7 +40,8 @@ impl Capacity {
         self.0.is_some()
     }
 
-    /// Takes room for one timer, from another stripe if need be. False if there was a moment at which there was none anywhere.
+    /// Takes room for one timer, from another stripe if need be. False if there was a moment at which there was none
+    /// anywhere.
     #[inline]
     pub(crate) fn take(&self, ordinal: &Ordinal) -> bool {
         let Some(room) = &self.0 else { return true };
@@ -52,8 +53,8 @@ impl Capacity {
         false
     }
 
-    /// Takes room even if there is none: a replacement whose predecessor ended by itself meanwhile. The next timer that
-    /// ends settles the debt.
+    /// Takes room even if there is none: for a replacement whose predecessor has ended by itself meanwhile. The next
+    /// timer that ends settles the debt.
     pub(crate) fn force(&self, ordinal: &Ordinal) {
         if let Some(room) = &self.0
             && !self.take(ordinal)
@@ -79,24 +80,24 @@ impl Room {
             if from.iter().chain(before).any(|stripe| stripe.take_one()) {
                 return true;
             }
-            // Room may have gone round meanwhile, from a stripe that we had not seen yet to one that we had.
+            // Room may have gone round meanwhile, from a stripe that we had not looked at yet to one that we had.
             if self.was_used_up() {
                 return false;
             }
         }
     }
 
-    /// True if there was no room in any stripe between the two rounds. (Afek et al., "Atomic Snapshots of Shared Memory",
-    /// J. ACM 40(4), 1993: two rounds that find the same.)
+    /// True if there was no room in any stripe between the two rounds. (Afek et al., "Atomic Snapshots of Shared
+    /// Memory", J. ACM 40(4), 1993: two rounds that find the same.)
     fn was_used_up(&self) -> bool {
-        // Without an allocation: what was given to all of them tells whether anything was given to one of them.
+        // The sum over all stripes shows whether any of them was given room, and takes no allocation.
         let round = || {
             self.stripes.iter().try_fold(0_u64, |given, stripe| Some(given.wrapping_add(stripe.given_if_used_up()?)))
         };
         round().is_some_and(|given| round() == Some(given))
     }
 
-    /// True if the room that was just taken is owed.
+    /// True if the room that was just taken settles a debt.
     fn pay_debt(&self) -> bool {
         // Relaxed: a count, exact by its modification order.
         self.debt.load(Relaxed) > 0 && self.debt.fetch_update(Relaxed, Relaxed, |debt| debt.checked_sub(1)).is_ok()
@@ -107,21 +108,24 @@ impl Stripe {
     /// False if it has no room.
     #[inline]
     fn take_one(&self) -> bool {
-        // Release: who finds the stripe used up because of this sees what was given to others before, by us; and by those who
-        // changed the stripe before us, since a read-modify-write hands on what it replaces. Relaxed on failure: an expectation.
+        // Release: a thread that finds the stripe used up because of this (`given_if_used_up`) sees what was given to
+        // other stripes before, by us; and by those who changed this stripe before us, since a read-modify-write hands
+        // on what it replaces. Relaxed on failure: an expectation.
         let take = |state: u64| (state & ROOM_MAX != 0).then(|| state - 1);
         self.0.fetch_update(Release, Relaxed, take).is_ok()
     }
 
     #[inline]
     fn give(&self, room: u64) {
-        // Release: as above; who finds that this room was taken sees what we gave to others before.
+        // Release: as in `take_one`. A thread that finds this room taken again sees what we gave to other stripes
+        // before.
         self.0.fetch_add((1 << ROOM_BITS) + room, Release);
     }
 
-    /// How often it was given room; `None` if it has any.
+    /// How often the stripe was given room; `None` if it has any.
     fn given_if_used_up(&self) -> Option<u64> {
-        // Acquire: what is looked at next is no older than what was done before this stripe's room went.
+        // Acquire: pairs with the Releases in `take_one` and `give`. The stripes looked at next are seen as they were
+        // when this one's room went, or later.
         let state = self.0.load(Acquire);
         (state & ROOM_MAX == 0).then_some(state >> ROOM_BITS)
     }
@@ -148,7 +152,7 @@ mod tests {
     }
 
     fn ordinal(number: usize) -> Ordinal {
-        // SAFETY: nothing here is owned by ordinal.
+        // SAFETY: a `Capacity` keeps nothing that is one ordinal's alone.
         unsafe { Ordinal::assume(number as u32) }
     }
 

@@ -34,10 +34,10 @@ const ENDS: [Event; 6] =
 #[derive(Debug, Default)]
 struct Local(CachePadded<[AtomicU64; EVENT_COUNT]>);
 
-// SAFETY: atomics of zero.
+// SAFETY: all-zero bytes are atomics of 0, as in the default.
 unsafe impl Zeroed for Local {}
 
-/// By ordinal.
+/// By the ordinals of their threads.
 #[derive(Debug)]
 pub(crate) struct Counters(Segments<Local>);
 
@@ -54,7 +54,7 @@ impl Counters {
         counter.store(counter.load(Relaxed) + count, Relaxed);
     }
 
-    /// What the calling thread has counted, or those that had its number before it.
+    /// What the calling thread has counted, and those that had its ordinal before it.
     #[inline]
     pub(crate) fn own(&self, ordinal: &Ordinal, event: Event) -> u64 {
         // Relaxed: as above.

@@ -13,25 +13,27 @@ use std::mem::{self, needs_drop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// So many at most wait to be finished while one thread runs further callbacks: a slow one shall not keep all those before it.
+/// At most this many timers wait to be finished while one thread runs further callbacks: a slow one must not hold up
+/// all those before it.
 const UNFINISHED_MAX: usize = 256;
 
-/// What runs when timers expire. Kept by the schedulers' handles, the workers' threads and the batches under way: whoever
-/// claims timers holds one.
+/// What runs when timers expire. Kept alive by the schedulers' handles, the workers' threads and the batches under way:
+/// whoever claims timers holds one.
 pub(crate) struct Runner<K, V> {
     pub(crate) callback: Callback<K, V>,
     pub(crate) on_panic: Option<PanicHook<K>>,
     pub(crate) executor: Executor,
 }
 
-/// Whether timers fire because it is time; else they have no lateness.
+/// Whether timers fire because they are due; if not, they have no lateness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IsDue {
     Yes,
     No,
 }
 
-/// Claimed timers of one shard, for any number of threads. Each of them is run, or lost with the batch, once; and then finished.
+/// Claimed timers of one shard, for any number of threads. Each timer is run once, or lost with the batch, and then
+/// finished.
 pub(crate) struct Batch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) core: Arc<Core<K, V>>,
     pub(crate) runner: Arc<Runner<K, V>>,
@@ -58,14 +60,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         &self.core.shards[self.shard_number]
     }
 
-    /// How many timers no thread has taken.
+    /// How many timers no thread has taken yet.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Runs what waits, one after the other, and tells how many that were. Nothing in here waits for another thread. (With `rayon::join`
-    /// a thread whose other half was stolen would run further batches meanwhile, on top of its stack, and of a backlog as many as there
-    /// are.)
+    /// Runs the waiting timers one after the other and returns how many it ran. Nothing in here waits for another
+    /// thread. (With `rayon::join`, a thread whose other half was stolen would run further batches meanwhile, on top of
+    /// its stack; with a backlog, as many as there are.)
     pub(crate) fn run(&self) -> usize {
         let _inside = Inside::new();
         let mut taken = Taken::of(self);
@@ -82,7 +84,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         count
     }
 
-    /// Of so many timers from this place on.
+    /// Records the lateness of `count` timers from `place` on, all as of now.
     fn record_lateness(&self, place: usize, count: usize) {
         let (clock, near) = (&self.core.clock, self.shard().hand());
         let now = clock.now();
@@ -94,7 +96,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 
     #[inline]
     fn take(&self) -> Option<(usize, Claim)> {
-        // Whoever claimed it has looked at it, perhaps just now: but as a rule on another core.
+        // The thread that claimed the timer has looked at the node, perhaps just now; but as a rule that was on another
+        // core.
         if let Some(ahead) = self.waiting.ahead(PREFETCH_AHEAD) {
             self.shard().prefetch_node(ahead.node());
         }
@@ -105,8 +108,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     }
 }
 
-/// Where in a batch the clock is read, and how many are told to be as late as the timer there: to read it for each would cost as much as
-/// a quick callback. If all callbacks are equally slow, and one thread runs them, none is told to be less than a quarter as late as it is.
+/// At which places of a batch the clock is read, and how many timers from there on are recorded with that reading: to
+/// read it for each would cost as much as a quick callback. If all callbacks are equally slow, and one thread runs
+/// them, no timer is recorded with less than a quarter of its lateness.
 #[inline]
 fn told_together(place: usize) -> Option<usize> {
     match place {
@@ -133,7 +137,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
     }
 }
 
-/// Of a timer that is not run. At a fixed rate it goes on with the next run; if its callback decides, nobody has heard that it is to.
+/// What becomes of a timer whose run is lost. One at a fixed rate goes on with the next run. One whose callback decides
+/// has ended: no callback has asked for more.
 fn lose<K, V>(batch: &Batch<K, V>, value: V, repeats: bool) -> Option<(V, Comeback)>
 where
     K: Eq + Send + Sync + 'static,
@@ -150,11 +155,12 @@ where
     Some((value, comeback))
 }
 
-/// What one thread has taken out of a batch: nodes whose keys are needed no more, but for the last one's while its callback runs.
+/// What one thread has taken out of a batch: nodes whose keys are no longer needed, except the last one's while its
+/// callback runs.
 struct Taken<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batch: &'a Batch<K, V>,
     nodes: Vec<ClaimedNode>,
-    /// Timers that have come back, besides.
+    /// Timers that have come back, which are not among `nodes`.
     rearmed: usize,
 }
 
@@ -163,17 +169,18 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)), rearmed: 0 }
     }
 
-    /// Does with a timer's value what `end` says; it answers when one that repeats is to come back.
+    /// Takes a timer's value and passes it to `end`, which returns the value of a timer that repeats, and when that is
+    /// to come back.
     fn end(&mut self, claim: Claim, end: impl FnOnce(&ClaimedNode, V, bool) -> Option<(V, Comeback)>) {
         if self.nodes.len() == UNFINISHED_MAX {
             self.finish();
         }
         let shard = self.batch.shard();
         let repeats = claim.repeats;
-        // The shard's hand is as near as anything: nobody keeps a batch for 2^58 ticks.
+        // The shard's hand is near enough: no batch is kept for 2^58 ticks.
         let due = if repeats { claim.due(shard.hand()) } else { None };
         let (node, value) = shard.take_value(claim);
-        // First ours, so that we finish it whatever happens.
+        // Pushed first, so that it is finished even if `end` unwinds.
         let place = self.nodes.len();
         self.nodes.push(node);
         if let Some((value, comeback)) = end(&self.nodes[place], value, repeats) {
@@ -218,7 +225,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// What is told of so many timers, each of whose callbacks takes a millisecond.
+    /// The lateness recorded for `count` timers, each of whose callbacks takes a millisecond.
     fn lateness_of(count: u64) -> Lateness {
         let own: Arc<OnceLock<Weak<Core<u64, ()>>>> = Arc::default();
         let seen = Arc::clone(&own);
@@ -240,7 +247,7 @@ mod tests {
         core.reports[0].waiting.fetch_add(count, Relaxed);
         let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims, entered);
         core.clock.set(Nanos(3_000_000));
-        // The second call, of one who comes to help, finds nothing to do, and tells nothing.
+        // The second call, as by a thread that comes to help, finds nothing to do and records nothing.
         (0..2).for_each(|_| _ = batch.run());
         scheduler.stats().lateness
     }

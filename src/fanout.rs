@@ -1,12 +1,13 @@
-//! From expiry to callback: batches of claimed timers, handed to whoever runs them.
+//! From expiry to callback: batches of claimed timers, handed to the threads that run them.
 //!
-//! To wake a thread costs more than to run some quick callbacks. So one thread gets a batch, and the worker keeps an eye on it
-//! ([`Watch`]): if after [`PATIENCE`] some of its timers still wait, for a slow callback perhaps, threads of the pool are called,
-//! one by the other, until nothing waits or all are there. Where no worker is at hand (`close`), they are called at once.
+//! Waking a thread costs more than running a few quick callbacks. So one thread gets a batch, and the worker watches it
+//! ([`Watch`]). If some of its timers still wait after [`PATIENCE`], perhaps behind a slow callback, threads of the
+//! pool are called: each calls the next, until nothing waits or all are there. Where no worker watches (`close`), they
+//! are called at once.
 //!
-//! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], unless it is busy; or that of the [`Lane`], if
-//! several others have expired just before, in whatever shards. With a pool of the user's, it is one of that pool: it is for the user to say
-//! how many callbacks run at a time.
+//! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], or one of the pool if that is
+//! busy; or it is the [`Lane`]'s, if several other batches have expired just before, in any shards. With a pool of the
+//! user's, it is one of that pool: the user decides how many callbacks run at a time.
 
 use crate::callback::Inside;
 use crate::callback_thread::{CallbackThread, Run};
@@ -26,28 +27,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Timers in one job for the executor, at most; one step's go to a callback thread together.
+/// At most this many timers are in one job for the executor. A callback thread gets all timers of one step together.
 const BATCH_MAX: usize = 256;
 /// How long one thread has a batch to itself, from the hand-over on.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// A worker that is awake anyway takes back after [`PATIENCE`] what the lane's thread has not begun with; else it wakes up for that only
-/// after so long: as a rule there is nothing to take back, and to wake up costs as much as the lane has saved.
+/// What the lane's thread has not begun is taken back after this, if the worker has to wake up for it; after
+/// [`PATIENCE`] if the worker is awake anyway. As a rule there is nothing to take back, and waking up costs as much as
+/// the lane has saved.
 const LANE_PATIENCE: Duration = Duration::from_millis(4);
 
 /// The threads that get a shard's batches first, with a pool of the scheduler's own.
 pub(crate) struct First {
     pub(crate) own: CallbackThread,
-    /// For all shards, if there are many.
+    /// Shared by all shards, if there are many.
     pub(crate) lane: Option<Arc<Lane>>,
 }
 
-/// What a worker has for its batches.
+/// What a worker keeps for its batches: who gets them first, and which may need help.
 pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// `None` without a pool of the scheduler's own.
     first: Option<First>,
-    /// Those handed over that may need more than one thread, the oldest first.
+    /// Batches handed over that may need more than one thread, the oldest first.
     batches: VecDeque<Watched<K, V>>,
-    /// The last one left in the lane, if it may be there still.
+    /// The last batch left in the lane, if it may still be there.
     in_lane: Option<Watched<K, V>>,
 }
 
@@ -58,7 +60,8 @@ struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 /// Hands claimed timers of one shard to the executor. The caller holds no `Access`, since callbacks may run right here.
-/// A worker keeps watch over what several threads may share. `entered` is where the caller entered before it claimed them.
+/// `entered` is where the caller entered `UnderWay` before it claimed them. A worker passes its `watch`, for batches
+/// that several threads may share.
 pub(crate) fn hand_over<K, V>(
     core: &Arc<Core<K, V>>,
     shard_number: usize,
@@ -80,7 +83,7 @@ pub(crate) fn hand_over<K, V>(
     core.reports[shard_number].waiting.fetch_add(count as u64, Relaxed);
     let ordinal = thread::ordinal();
     core.counters.add(&ordinal, Event::Fired, count as u64);
-    // One that may come back keeps its room.
+    // A timer that may come back keeps its room.
     core.capacity.give(&ordinal, claims.iter().filter(|claim| !claim.repeats).count());
     let has_first = watch.as_ref().is_some_and(|watch| watch.first.is_some());
     let mut give = |claims| {
@@ -99,7 +102,8 @@ pub(crate) fn hand_over<K, V>(
 
 /// One job per batch, never per timer. (rayon#642)
 ///
-/// Jobs run, and let go of their batch, quietly: it may hold the last of what the callback has captured, whose destructors may panic.
+/// Jobs run, and drop their batch, quietly: it may hold the last reference to what the callback has captured, whose
+/// destructors may panic.
 fn execute<K, V>(batch: Arc<Batch<K, V>>, watch: Option<&mut Watch<K, V>>)
 where
     K: Eq + Send + Sync + 'static,
@@ -117,13 +121,13 @@ where
     }
 }
 
-/// Gives the batch to one thread, in such a way that others of the pool may join in, if there is any use in that.
+/// Gives the batch to one thread; others of the pool may join in if that is of any use.
 fn run_on<K, V>(batch: Arc<Batch<K, V>>, pool: &ThreadPool, watch: Option<&mut Watch<K, V>>)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    // Nobody else has it yet.
+    // No other thread has the batch yet.
     let is_alone = batch.waiting() == 1;
     let watched = |has_others: bool| (has_others && !is_alone).then(|| Watched::new(&batch));
     let has_others = pool.current_num_threads() > 1;
@@ -140,7 +144,8 @@ where
     }
 }
 
-/// Runs what waits, together with one more thread of the pool that does the same, and so calls the next.
+/// Runs what waits. If that is more than one timer, first calls one more thread of the pool, which does the same and so
+/// calls the next.
 fn run_with_others<K, V>(batch: Arc<Batch<K, V>>)
 where
     K: Eq + Send + Sync + 'static,
@@ -153,7 +158,7 @@ where
     batch.run();
 }
 
-/// Has the shard's own thread call it, or else one of the pool.
+/// Has the shard's own thread call `run`; or one of the pool, if that thread is busy or there is none.
 fn spawn(first: Option<&First>, pool: &ThreadPool, run: Run) {
     let left = match first {
         Some(first) => first.own.try_give(run).err(),
@@ -167,11 +172,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         Self { first, batches: VecDeque::new(), in_lane: None }
     }
 
-    /// Has the batch run where it is done soonest, and for the least.
+    /// Has the batch run where it is done soonest and costs least.
     fn give(&mut self, batch: Arc<Batch<K, V>>, pool: &ThreadPool) {
         let lane = self.first.as_ref().and_then(|first| first.lane.as_ref()).filter(|lane| lane.is_worth_it());
         let Some(lane) = lane else {
-            // First what is older.
+            // First the older batch that the lane may still have.
             self.clear_lane();
             return spawn(self.first.as_ref(), pool, Box::new(move || batch.run()));
         };
@@ -181,7 +186,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         before.into_iter().for_each(|run| spawn(self.first.as_ref(), pool, run));
     }
 
-    /// Calls more threads for what has waited too long.
+    /// Calls more threads for batches that have waited too long.
     pub(crate) fn call_help(&mut self, now: Nanos) {
         while self.batches.front().is_some_and(|oldest| oldest.batch.waiting() == 0 || oldest.is_overdue(now)) {
             self.batches.pop_front().into_iter().for_each(Watched::call_help);
@@ -191,7 +196,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         }
     }
 
-    /// What the lane's thread has not begun with goes where it would have gone without.
+    /// Takes back what the lane's thread has not begun, and gives it to the thread that would have got it without a
+    /// lane.
     fn clear_lane(&mut self) {
         if let Some(Watched { batch, .. }) = self.in_lane.take()
             && let Some(first) = &self.first
@@ -202,16 +208,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         }
     }
 
-    /// How long from `now` on nobody needs help; `None` if there is nothing to watch.
+    /// How long from `now` on no batch needs help; `None` if there is nothing to watch.
     pub(crate) fn patience_left(&self, now: Nanos) -> Option<Duration> {
         let oldest = self.batches.front().map(|oldest| oldest.patience_left(PATIENCE, now));
-        // One that is empty is nothing to wake up for.
+        // An empty batch is nothing to wake up for.
         let in_lane = self.in_lane.as_ref().filter(|last| last.batch.waiting() > 0);
         oldest.into_iter().chain(in_lane.map(|last| last.patience_left(LANE_PATIENCE, now))).min()
     }
 }
 
-/// A worker that ends leaves nobody waiting behind a slow callback.
+/// A worker that ends leaves no timer waiting behind a slow callback.
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Watch<K, V> {
     fn drop(&mut self) {
         self.clear_lane();
@@ -220,7 +226,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Watch<K, V> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watched<K, V> {
-    /// From now on.
+    /// A batch that is handed over now.
     fn new(batch: &Arc<Batch<K, V>>) -> Self {
         Self { since: batch.core.clock.now(), batch: Arc::clone(batch) }
     }

@@ -1,10 +1,11 @@
-//! What is done ahead of the callers while a shard grows: memory behind the nodes that they will need next, and the new
-//! lines of an index that has become full.
+//! What is done ahead of the callers while a shard grows: putting memory behind the nodes that they will need next, and
+//! setting the new lines of an index that has become full.
 //!
-//! It has a thread of its own, which nobody pins, for it waits for the system, which may take milliseconds to clear a large
-//! page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on. (It has breaks, for it may be
-//! put on a caller's core: `runtime.rs`.) One thread serves all shards. If callers are faster, the workers help with the lines.
-//! Nothing depends on it: what has not been done in time, callers do themselves, each its own part.
+//! One thread does this for all shards. It is not pinned, because it waits for the system, which may take milliseconds
+//! to clear a large page: meanwhile a worker could fire nothing, and a caller on the worker's core could not go on.
+//! (The thread takes breaks, because it may be put on a caller's core: `runtime.rs`.) If callers are faster than it is,
+//! the workers help with the lines. Nothing depends on this work: what has not been done in time, callers do
+//! themselves, each its own part.
 
 use crate::shard::{Access, NODES_MAX, Shard};
 use crate::sync::Event;
@@ -13,30 +14,31 @@ use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Lines set between two looks at how much memory the shards want, at most; and by a worker, whose timers wait meanwhile.
-/// Powers of two.
+/// At most this many lines are set at a time: by the thread, which then looks again how much memory the shards want;
+/// and by a worker, whose timers wait meanwhile. Powers of two.
 const SPLIT_MAX: u32 = 1024;
 const HELP_MAX: u32 = 128;
-/// Memory is put behind so many further nodes: one for every sixteen, unless that is too few to be worth it, or more bytes
-/// than callers need until the next look.
+/// How many nodes beyond those in use get memory: one for every sixteen in use, unless that is too few to be worth it,
+/// or more bytes than callers need until the next look.
 const POPULATE_SHARE: u32 = 16;
 const POPULATE_MIN: u32 = 1 << 10;
 const POPULATE_BYTES_MAX: usize = 6 << 20;
 
-/// How far one shard is. Both figures only rise.
+/// How far one shard is. All three figures only rise.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The first line of the index that nobody sets, and the first without memory behind it.
+    /// The first line of the index that nobody has taken on to set ahead of the callers.
     set: AtomicU32,
+    /// The first line of the index that no memory was put behind ahead of time.
     backed: AtomicU32,
-    /// The first node without memory behind it, as far as anybody has seen to that: the thread, or the manual clock.
+    /// The first node that no memory was put behind ahead of time, by the thread or the manual clock.
     populated: AtomicU32,
 }
 
 impl Progress {
-    // Relaxed, here and below: who reads an older figure than there is calls for nothing, or finds it in a later step.
+    // Relaxed, here and below: reading an outdated figure wakes the thread in vain, or a later step finds the new one.
 
-    /// The nodes that memory should be put behind, of `extent` in use, each of so many bytes.
+    /// The nodes that should get memory, if `extent` are in use, each of `node_bytes` bytes.
     fn nodes_wanted(&self, extent: u32, node_bytes: usize) -> Option<Range<u32>> {
         let ahead = (extent / POPULATE_SHARE).min((POPULATE_BYTES_MAX / node_bytes) as u32);
         let populated = self.populated.load(Relaxed);
@@ -50,7 +52,7 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct Growth {
     shards: Box<[CachePadded<Progress>]>,
-    /// Wakes the thread whose business it is.
+    /// Wakes the thread that works ahead.
     pub(crate) event: Event,
 }
 
@@ -70,7 +72,7 @@ impl Growth {
             || progress.set.load(Relaxed) < shard.lines_wanted()
     }
 
-    /// Does a piece of it; true if there is more.
+    /// Does a piece of the shard's work; true if there is more.
     pub(crate) fn step<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
     where
         K: Eq + Send + Sync + 'static,
@@ -82,7 +84,7 @@ impl Growth {
         }
         let backed = progress.backed.load(Relaxed).max(1);
         if backed < shard.lines_wanted() {
-            // Pinned for no longer than one piece takes.
+            // The guard is held for no longer than one piece takes.
             let ordinal = thread::ordinal();
             progress.backed.store(shard.populate_lines(backed, &Access::new(&ordinal)), Relaxed);
             return true;
@@ -94,8 +96,8 @@ impl Growth {
         self.is_due(index, shard)
     }
 
-    /// For a worker that has nothing else to do: a small piece of it, if callers are ahead by now; false if they are not, or there is
-    /// memory to be had first, for which a worker does not wait.
+    /// For a worker that has nothing else to do: sets a few lines if callers lack them by now. False if they do not, or
+    /// if the lines need memory first: a worker does not wait for that.
     pub(crate) fn help<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
     where
         K: Eq + Send + Sync + 'static,
@@ -110,23 +112,24 @@ impl Growth {
         helps
     }
 
-    /// Sets some of the shard's lines, from `next` on, of which it wants some; unless somebody else is faster.
+    /// Sets some of the shard's lines from `next` on, of which it wants at least one; unless another thread is faster.
     fn split<K, V>(&self, index: usize, shard: &Shard<K, V>, next: u32, most: u32)
     where
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
-        // Fewer if there are many shards, for the others wait meanwhile. Up to a multiple, so that pieces begin where large pages do.
+        // Fewer if there are many shards, since the others wait meanwhile. Up to a multiple, so that pieces begin where
+        // large pages do.
         let most = (most >> self.shards.len().ilog2()).max(1);
         let end = shard.lines_wanted().min(next + most - next % most);
-        // Relaxed: it only shares the lines out. Whoever needs one that is not set yet does that himself.
+        // Relaxed: this only shares the lines out. A caller that needs one which is not set yet sets it itself.
         if self.shards[index].set.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
             return;
         }
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
         shard.split_ahead(next, end - next, &access);
-        // Arrays that are needed no more should not wait until this thread has deferred more.
+        // Arrays that are no longer needed should not wait until this thread has deferred more.
         access.guard.flush();
     }
 }
@@ -144,7 +147,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    /// So many that the lines which they need take longer than callers wait.
+    /// So many that setting the lines they need takes longer than callers wait.
     const TIMERS: u64 = if cfg!(miri) { 1 << 11 } else { 200_000 };
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -153,7 +156,8 @@ mod tests {
         builder.into_parts(clock, Executor::Inline, Callback::Plain(Box::new(|_, ()| {})))
     }
 
-    /// True once the index has more room than callers would have made for themselves, and there is memory for more nodes.
+    /// True once the index has more room than callers would have made for themselves, and there is memory for more
+    /// nodes.
     fn is_ahead(core: &Core<u64, ()>) -> bool {
         let shard = &core.shards[0];
         let has_lines = u64::from(shard.line_count()) * 9 >= TIMERS;
@@ -209,7 +213,7 @@ mod tests {
         let start = Instant::now();
         while !is_ahead(&core) {
             assert!(start.elapsed() < Duration::from_secs(60), "nobody works ahead");
-            // Wakes the worker: it need not have seen the last timers yet, whose time is far.
+            // Wakes the worker: it may not have seen the last timers yet, which are due far ahead.
             scheduler.schedule(TIMERS, Duration::ZERO).expect("it is open and not full");
             std::thread::sleep(Duration::from_millis(1));
         }

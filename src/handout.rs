@@ -1,42 +1,43 @@
-//! A list whose items go one by one to whoever asks for the next, each to one thread.
+//! A list whose items are handed out one by one, each to one thread.
 //!
-//! All of them are there before anybody asks. So it takes one count, where a queue has a mark for each place as well; and a thread
-//! that is stopped holds up nobody.
+//! All items are there before any thread asks for one. So one count suffices, where a queue has a mark for each place
+//! as well; and a thread that is stopped holds up no other.
 
 use std::mem::needs_drop;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub(crate) struct Handout<T> {
-    /// Those that have been handed out as well: nothing is written to them.
+    /// All items, including those handed out: nothing is written to them.
     items: Vec<T>,
-    /// How many were asked for; at last a few more than there are. (Not on a line of its own: as a rule one thread asks, and to align it
-    /// would make the allocator work.)
+    /// How many items were asked for; in the end perhaps a few more than there are. (Not on a cache line of its own: as
+    /// a rule only one thread asks, and the alignment would make work for the allocator.)
     asked: AtomicUsize,
 }
 
 impl<T: Send> Handout<T> {
-    /// Of items that nobody misses if they are not asked for, and that others may look at while somebody has them.
+    /// For items that may be lost if they are not asked for, and that other threads may look at after they were handed
+    /// out.
     pub(crate) fn new(items: Vec<T>) -> Self {
         const { assert!(!needs_drop::<T>(), "an item would be dropped here and by whoever has it") };
         Self { items, asked: AtomicUsize::new(0) }
     }
 
-    /// How many nobody has asked for.
+    /// How many items have not been asked for.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         // Relaxed: a count.
         self.items.len().saturating_sub(self.asked.load(Relaxed))
     }
 
-    /// An item that will be taken soon, or has been by now: only to be looked at.
+    /// The item `by` places ahead of the next one, which may have been taken by now: only to be looked at.
     #[inline]
     pub(crate) fn ahead(&self, by: usize) -> Option<&T> {
-        // Relaxed: a count, and a guess at that.
+        // Relaxed: a count, and here only an estimate.
         self.items.get(self.asked.load(Relaxed) + by)
     }
 
-    /// The items from this place on: only to be looked at.
+    /// The items from `place` on: only to be looked at.
     #[inline]
     pub(crate) fn from(&self, place: usize) -> &[T] {
         &self.items[place..]
@@ -45,14 +46,15 @@ impl<T: Send> Handout<T> {
     /// The next item and its place, for this caller alone.
     #[inline]
     pub(crate) fn take(&self) -> Option<(usize, T)> {
-        // However often threads ask in vain, they never count it round.
+        // Once all items are handed out, asking is not counted: so the count never wraps.
         if self.len() == 0 {
             return None;
         }
-        // Relaxed: whoever has the list has its items; the count only says which is whose.
+        // Relaxed: a thread that has the list has its items; the count only says which is whose.
         let place = self.asked.fetch_add(1, Relaxed);
         let item = self.items.get(place)?;
-        // SAFETY: the count tells no two calls the same place, so it is moved out once; what stays has nothing to drop.
+        // SAFETY: no two calls get the same place from the count, so the item is moved out once; what stays has nothing
+        // to drop.
         Some((place, unsafe { ptr::read(item) }))
     }
 }
@@ -84,7 +86,7 @@ mod tests {
     fn each_goes_to_one_thread() {
         const ITEMS: usize = 100_000;
         let mut rounds_with_company = 0;
-        // Until they have met, on a busy machine, too.
+        // Until the two have met often enough, even on a busy machine.
         while rounds_with_company < 20 {
             let (list, start) = (Handout::new((0..ITEMS).collect()), Barrier::new(2));
             let take_all = || {

@@ -1,14 +1,15 @@
 //! One thread for the quick callbacks of many shards.
 //!
-//! Each shard has a thread for its callbacks (`callback_thread.rs`). To wake that costs as much as many quick callbacks do, and takes as
-//! long; and where many shards have a few timers each tick, it is most of what those cost. So of what there is to run at about the same
-//! time ([`COMPANY`]), the first few go to their shards' own threads ([`CROWD`]), and the rest is left here: each shard's in a slot, for
-//! one thread, as long as what that has to do should be done sooner than others would have begun ([`LOAD_MAX`]). What to expect is what
-//! callbacks have taken lately.
+//! Each shard has a thread for its callbacks (`callback_thread.rs`). Waking it costs as much as many quick callbacks,
+//! and takes as long; where many shards have a few timers per tick, it is most of what those cost. So of the batches
+//! that come at about the same time ([`COMPANY`]), the first few go to their shards' own threads ([`CROWD`]). The rest
+//! is left here, each shard's in a slot, for one thread, as long as that thread should be done with what it has sooner
+//! than another one would have begun ([`LOAD_MAX`]). The estimate is what callbacks have taken lately.
 //!
-//! That may be wrong: the thread may be stuck in a slow callback. Then nobody leaves anything here any more; and who has, takes it back
-//! after a while. So no shard's callbacks depend on what another one's do, but for that while. A worker and that thread meet in one
-//! exchange on a slot: neither waits for the other, whoever is stopped.
+//! The estimate may be wrong: the thread may be stuck in a slow callback. Then no shard leaves anything more here, and
+//! a shard that has left something takes it back after a while. So a shard's callbacks depend on another shard's only
+//! for that while. A worker and the lane's thread meet in one exchange on a slot: neither waits for the other, even if
+//! one of them is stopped.
 
 use crate::callback_thread::Run;
 use crate::clock::saturating_nanos;
@@ -21,16 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Nothing is left here if what is before it should take longer than this in all, or if something has.
+/// Nothing more is left here if what the thread has should take this long in all, or if its current errand has taken
+/// this long.
 const LOAD_MAX: Duration = Duration::from_micros(100);
-/// What is given within this time is given at about the same time.
+/// Batches come at about the same time if each comes within this time after the one before.
 const COMPANY: Duration = Duration::from_micros(100);
-/// If there is less to run at about the same time, this thread would wake up for hardly more than one of the others.
+/// The first batch, of those at about the same time, that is left here. With fewer, waking this thread would replace
+/// hardly more than one other wake-up.
 pub(crate) const CROWD: u64 = 4;
-/// What one callback counts for, at most: after a slow one, it takes a few dozen errands until they are thought to be quick again.
+/// The most that one callback counts for: after a slow one, it takes a few dozen errands until callbacks are thought to
+/// be quick again.
 const PACE_MAX: Duration = Duration::from_millis(1);
 
-/// When this is dropped, the thread ends after what it has been given. Nobody waits for that: it may be a slow callback.
+/// When this is dropped, the thread ends after what it has been given. The drop does not wait for that: it may be a
+/// slow callback.
 pub(crate) struct Lane {
     desk: Arc<Desk>,
     thread: Thread,
@@ -38,28 +43,28 @@ pub(crate) struct Lane {
 
 struct Errand {
     run: Run,
-    /// Its part of the load.
+    /// Its part of the desk's `load`.
     share: u64,
 }
 
-/// Times are in nanoseconds. Relaxed, where nothing else is said: load, pace and times are guesses, on which no more depends than which
-/// thread runs something. The slots publish what is in them.
+/// Times are in nanoseconds. Relaxed, unless something else is said: load, pace and times are estimates, on which only
+/// the choice of a thread depends. The slots publish what is in them.
 struct Desk {
-    /// What the others are counted from.
+    /// The origin of the times.
     start: Instant,
     /// By shard.
     slots: Box<[Slot<Errand>]>,
-    /// What the thread has been given should take so long; 0 if it has nothing to do.
+    /// How long what the thread has been given should take; 0 if it has nothing to do.
     load: AtomicU64,
-    /// When it began with its errand; or got it, if it had none.
+    /// When the thread began its current errand; or when it was given one while it had none.
     begun: AtomicU64,
     /// What a callback has taken lately.
     pace: AtomicU64,
-    /// When a shard had something to run last, here or on its own thread.
+    /// When a shard last had something to run, here or on its own thread.
     last_given: AtomicU64,
-    /// How often that was, each time shortly after the one before.
+    /// How many there were in a row, each within [`COMPANY`] of the one before.
     crowd: AtomicU64,
-    /// There will be nothing more.
+    /// Nothing more will be left here.
     has_ended: AtomicBool,
 }
 
@@ -71,21 +76,22 @@ impl Lane {
         Ok(Self { desk, thread: handle.thread().clone() })
     }
 
-    /// To be asked by each shard that has something to run, once: true if it should leave that here.
+    /// To be asked once by each shard for each batch that it has to run: true if it should leave the batch here.
     pub(crate) fn is_worth_it(&self) -> bool {
         let now = self.desk.now();
         self.desk.is_crowded(now) && self.desk.is_ready(now)
     }
 
-    /// Has the thread call `run`, with so many callbacks. The shard, whose slot this is, has to [`take_back`](Self::take_back), some
-    /// time later, what has not begun; here it gets what it had left before, if that has not.
+    /// Has the thread call `run`, which runs `callbacks` callbacks. Some time later the shard has to
+    /// [`take_back`](Self::take_back) what has not begun. Returns what the shard had left here before, if that has not
+    /// begun.
     pub(crate) fn leave(&self, shard_number: usize, callbacks: usize, run: Run) -> Option<Run> {
         let before = self.desk.put(shard_number, callbacks, run);
         self.thread.unpark();
         before
     }
 
-    /// What this shard has left, if that has not begun.
+    /// Returns what this shard has left here, if it has not begun.
     pub(crate) fn take_back(&self, shard_number: usize) -> Option<Run> {
         self.desk.take_back(shard_number)
     }
@@ -93,7 +99,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Release: all that was left here, to the Acquire in `serve`.
+        // Release: publishes all that was left here to the Acquire in `serve`.
         self.desk.has_ended.store(true, Release);
         self.thread.unpark();
     }
@@ -117,7 +123,7 @@ impl Desk {
         saturating_nanos(self.start.elapsed())
     }
 
-    /// Counts one who has something to run now.
+    /// Counts a batch that is to run now. True if it comes at about the same time as enough others.
     fn is_crowded(&self, now: u64) -> bool {
         let before = self.last_given.swap(now, Relaxed);
         if now.saturating_sub(before) >= saturating_nanos(COMPANY) {
@@ -156,18 +162,18 @@ impl Desk {
     fn serve(&self) {
         let mut place = 0;
         loop {
-            // Acquire: what was left before is in its slot.
+            // Acquire: observes all that was left here before the drop of `Lane`.
             let has_ended = self.has_ended.load(Acquire);
             match self.next(&mut place) {
                 Some(errand) => self.run(*errand),
                 None if has_ended => return,
-                // A callback that parks as well may have taken our wake-up for its own: so we have looked first.
+                // A callback that parks as well may have used up our wake-up, so we have looked first.
                 None => thread::park(),
             }
         }
     }
 
-    /// The shards take turns.
+    /// The next errand; the shards take turns.
     fn next(&self, place: &mut usize) -> Option<Box<Errand>> {
         (0..self.slots.len()).find_map(|_| {
             *place = (*place + 1) % self.slots.len();
@@ -178,14 +184,14 @@ impl Desk {
     fn run(&self, Errand { run, share }: Errand) {
         let begun = self.now();
         self.begun.store(begun, Relaxed);
-        // Callbacks' panics are caught one by one; but what the user's code dies with may panic as well.
+        // Callbacks' panics are caught one by one; but dropping the last of the user's code may panic as well.
         let callbacks = caught(run).unwrap_or(0);
         self.learn(self.now().saturating_sub(begun), callbacks);
         self.load.fetch_sub(share, Relaxed);
     }
 
     fn learn(&self, spent: u64, callbacks: usize) {
-        // None if others have run them all.
+        // `None` if other threads have run them all.
         if let Some(each) = spent.checked_div(callbacks as u64) {
             let (pace, each) = (self.pace.load(Relaxed), each.min(saturating_nanos(PACE_MAX)));
             self.pace.store((3 * pace + each) / 4, Relaxed);
@@ -201,11 +207,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Tells that it has begun, and waits to be let go on.
+    /// Reports that it has begun, and waits until it may go on.
     fn slow() -> (Run, Sender<()>, Receiver<()>) {
         let ((go_on, gate), (begun, begin)) = (channel(), channel());
         let run = move || {
-            // Perhaps nobody cares.
+            // Perhaps nobody listens any more.
             let _ = begun.send(());
             let _ = gate.recv();
             1
@@ -306,7 +312,7 @@ mod tests {
         eventually(|| lane.desk.load.load(Relaxed) == 0);
     }
 
-    /// Whether the thread takes it, or it is taken back, or replaced.
+    /// Whether the thread takes it, or the shard takes it back, or the next one replaces it.
     #[test]
     fn each_errand_is_run_once() {
         const SHARDS: usize = 3;
@@ -352,7 +358,7 @@ mod tests {
         told(&begins);
     }
 
-    /// The end comes while a callback waits for something else in the same way; and there is something left.
+    /// The lane is dropped while a callback parks as well, and while something is left.
     #[test]
     fn it_ends_after_what_it_has_though_an_errand_takes_its_wake_up() {
         let lane = lane(2);

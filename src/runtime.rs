@@ -1,5 +1,6 @@
-//! The threads: a worker per shard, pinned if possible, asleep until the next deadline or until a batch may need help; beside it
-//! one for callbacks, if the pool is ours; and one that works ahead while shards grow.
+//! The threads. Per shard: a worker, pinned if possible, which sleeps until the next deadline or until a batch may need
+//! help; and, if the pool is our own, a thread for callbacks. For all shards: a thread that works ahead while they
+//! grow; and, if there are many and the pool is our own, a lane for callbacks.
 
 use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
@@ -21,21 +22,24 @@ use std::sync::{Arc, LazyLock, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
-/// Hints looked at ahead of time in one go before a sleep; in a slot with more, a stale one may wake the worker.
+/// At most this many hints of a slot are looked at ahead of time before a sleep; in a slot with more, a stale one may
+/// wake the worker.
 const REVIEW_MAX: usize = 512;
-/// After so long, at the end of a piece of work, the thread that works ahead lets go of its core; for so long, and what the system
-/// adds. It may have been put on the core of a caller, who would wait until the system looks next, in milliseconds; after a break it
-/// finds a core that is free, if there is one. (To yield instead would cost it most of its share where no core is free.)
+/// After a [`STINT`], at the end of a piece of work, the thread that works ahead gives up its core for a [`BREAK`] and
+/// whatever the system adds. It may have been put on the core of a caller, which would have to wait until the system
+/// looks next, in milliseconds; after a break the thread finds a free core if there is one. (Yielding instead would
+/// cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
-/// With fewer shards, a lane for their callbacks would have nothing to do but for one of them.
+/// With fewer shards, a lane would run the callbacks of at most one of them at a time.
 const LANE_FROM: usize = lane::CROWD as usize + 1;
-/// How long a worker leaves an executor that does not keep up alone: a tick, within these bounds. What waits is work for longer.
+/// How long a worker leaves alone an executor that does not keep up: a tick, within these bounds. What waits keeps the
+/// executor busy for longer than that.
 const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
 const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Starts a worker per shard, with a thread for its callbacks if wanted, a lane for those if there are many shards, and the thread for
-/// their growth. On an error none is left running.
+/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lane for callbacks if there are many
+/// shards; and the thread that works ahead. On an error, ends those that were started.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -68,13 +72,13 @@ where
             use_precise_timers();
             drop(running);
             run(worker);
-            // Not earlier: what the worker has claimed goes to the callback.
+            // Not earlier: the timers that the worker has claimed go to the callback.
             drop(runner);
         })?;
     }
     let growing = Arc::clone(core);
     spawn(&mut threads, core, format!("{thread_name}-grow"), move || grow(&growing))?;
-    // Wait until each has let go of its end: so `stats` tells from the start where the workers are pinned.
+    // Wait until each worker has dropped its `running`: so `stats` says from the start where they are pinned.
     drop(running);
     let _: Result<(), _> = started.recv();
     Ok(threads)
@@ -95,7 +99,7 @@ where
     spawned.map(|thread| threads.push(thread)).map_err(|error| end(threads, core, error))
 }
 
-/// Ends the threads that there are, since one more could not be started.
+/// Ends the threads started so far, because one more could not be started.
 fn end<K, V>(threads: &mut Vec<JoinHandle<()>>, core: &Arc<Core<K, V>>, error: io::Error) -> BuildError
 where
     K: Eq + Send + Sync + 'static,
@@ -106,14 +110,15 @@ where
     BuildError::Thread(error)
 }
 
-/// The cores for the workers in turn; empty for none.
+/// The cores to pin the workers to, in turn; empty: they are not pinned.
 fn cores_to_pin(pinning: &Pinning, worker_count: usize, runs_their_code: bool) -> Vec<usize> {
     match pinning {
         Pinning::Off => Vec::new(),
         Pinning::Cores(cores) => cores.clone(),
-        // Threads that it starts would inherit the core; and a pool that it starts believe that there is one core.
+        // Threads that the user's code starts would inherit the core, and a pool that it starts would believe that
+        // there is only one.
         Pinning::Auto if runs_their_code => Vec::new(),
-        // Two workers on one core would only be in each other's way where the system could have moved one.
+        // Two workers pinned to one core would be in each other's way where the system could have moved one.
         Pinning::Auto => {
             let mut cores = available_cores();
             if worker_count > cores.len() {
@@ -126,7 +131,8 @@ fn cores_to_pin(pinning: &Pinning, worker_count: usize, runs_their_code: bool) -
     }
 }
 
-/// Where the next workers begin. In turn, and anywhere at first: else all small schedulers of all processes would be on the first cores.
+/// The core for a scheduler's first worker. Schedulers take turns, from a random core on: otherwise the small
+/// schedulers of all processes would share the first cores.
 fn next_core(worker_count: usize) -> usize {
     static NEXT: LazyLock<AtomicUsize> =
         LazyLock::new(|| AtomicUsize::new(RandomState::new().hash_one(()) as u32 as usize));
@@ -134,7 +140,7 @@ fn next_core(worker_count: usize) -> usize {
     NEXT.fetch_add(worker_count, Relaxed)
 }
 
-/// The cores that this thread may run on; empty where the system does not tell.
+/// The cores that this thread may run on; empty if the system does not say.
 pub(crate) fn available_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
 }
@@ -144,7 +150,7 @@ pub(crate) fn default_shard_count() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Pins the calling thread, if the system allows it; `stats` tells.
+/// Pins the calling thread if the system allows it; `stats` says whether it did.
 fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, core: Option<usize>) {
     if let Some(core) = core
         && core_affinity::set_for_current(CoreId { id: core })
@@ -156,7 +162,7 @@ fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, 
 /// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual.
 fn use_precise_timers() {
     #[cfg(all(target_os = "linux", not(miri)))]
-    // Refused: then the workers wake up a little later.
+    // If this is refused, the workers wake up a little later.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
 }
 
@@ -174,12 +180,12 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
             core.growth.event.notify();
         }
         if worker.is_backlogged() {
-            // The executor has its hands full, and nobody rings when it has not any more.
+            // The executor has its hands full, and nothing notifies the worker when that ends.
             std::thread::sleep(core.clock.tick_length().clamp(BACKLOG_PAUSE_MIN, BACKLOG_PAUSE_MAX));
             continue;
         }
         match left {
-            // Either may take long, and others wait for this core: a call must not, for milliseconds.
+            // Both may take long. A caller that needs this core must not wait for milliseconds.
             Left::Nothing if core.growth.help(worker.index(), worker.shard()) => std::thread::yield_now(),
             Left::Nothing => sleep(&mut worker, ticket),
             Left::Upkeep => std::thread::yield_now(),
@@ -188,7 +194,7 @@ fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V
     }
 }
 
-/// The life of the thread that works ahead. The workers call it.
+/// The life of the thread that works ahead. Workers wake it.
 fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
     let mut start = Instant::now();
     loop {
@@ -210,24 +216,24 @@ fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
     }
 }
 
-/// Sleeps until the next deadline, or until somebody brings an earlier one.
+/// Sleeps until the next deadline, or until a caller brings an earlier one.
 fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K, V>, ticket: u32) {
     let core = Arc::clone(worker.core());
     let now = core.clock.tick_at(worker.read_clock());
     let next = worker.next_deadline(now, NO_LIMIT, REVIEW_MAX);
     let until = worker.sleep_limit(next, now);
     let timeout = core.clock.until(Some(until), worker.read_clock());
-    // A batch that one thread cannot cope with needs help then.
+    // By then, a batch that is too much for one thread needs help.
     let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));
     if timeout.is_zero() {
         return;
     }
-    // Callers ring a worker that sleeps if most hints are stale; they may have become so since its last step.
-    // (No fence: what is missed even so takes memory until the worker wakes up, no more.)
+    // Callers wake a sleeping worker once most hints are stale. They may have become so since the worker's last step.
+    // (No fence orders this: if the look misses it, the hints take memory until the worker wakes up, no more.)
     let is_called = || worker.has_mail() || worker.shard().has_stale_hints() || core.is_closed();
     let slept = worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), is_called);
     if slept {
-        // Relaxed, in two steps: a figure that only this thread writes.
+        // Relaxed, a load and a store: only this thread writes the figure.
         let wake_ups = &core.reports[worker.index()].wake_ups;
         wake_ups.store(wake_ups.load(Relaxed) + 1, Relaxed);
     }

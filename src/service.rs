@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// `ShardReport::pinned_core` of a worker that is not pinned.
 const NOT_PINNED: usize = usize::MAX;
 
-/// What a shard's worker tells, for `stats`.
+/// What a shard's worker reports for `stats`.
 #[derive(Debug)]
 pub(crate) struct ShardReport {
     pub(crate) wake_ups: AtomicU64,
@@ -66,23 +66,23 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     pub(crate) clock: Clock,
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
-    /// Weak, so that a forgotten `Timer` or `ManualClock` keeps neither the callback nor its pool.
+    /// Weak, so that a forgotten `Timer` or `ManualClock` keeps neither the callback nor its pool alive.
     pub(crate) runner: Weak<Runner<K, V>>,
     pub(crate) runs_inline: bool,
-    /// Every timer's callback decides whether it comes back.
+    /// True if the callback decides, for every timer, whether it comes back.
     pub(crate) rearms: bool,
     pub(crate) growth: Growth,
-    /// Of each shard, who may claim timers for their callbacks, and the callbacks.
+    /// Per shard: threads that may claim timers for their callbacks, and those callbacks.
     pub(crate) under_way: Box<[CachePadded<UnderWay>]>,
-    /// Calls of `close` that may not have sealed all shards.
+    /// Calls of `close` that may not have sealed all shards yet.
     pub(crate) sealing: UnderWay,
     pub(crate) closing: Closing,
-    /// Set when the last `Scheduler` goes: from now on nobody looks a key up.
+    /// Set when the last `Scheduler` goes: from then on no key is looked up.
     pub(crate) abandoned: Abandoned,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
-    /// A timer has ended, other than by expiry in a worker's batch.
+    /// Counts the end of a timer that was not fired (`hand_over` counts those that are), and gives its room back.
     #[inline]
     pub(crate) fn count_end(&self, ordinal: &Ordinal, event: Event) {
         self.counters.add(ordinal, event, 1);
@@ -125,7 +125,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     ) -> bool {
         let number = shard_number as usize;
         let entered = self.under_way[number].enter();
-        // The comparison of keys is the user's.
+        // The comparison of keys is user code.
         let claimed = catch_unwind(AssertUnwindSafe(|| claim(&self.shards[number])));
         let Ok(Some(claim)) = claimed else {
             self.under_way[number].leave(entered);
@@ -137,20 +137,21 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     /// See [`Scheduler::wait_for_callbacks`](crate::Scheduler::wait_for_callbacks).
     pub(crate) fn wait_for_callbacks(&self, timeout: Duration) -> bool {
-        // Who is told that the scheduler is closed may be told so before a shard is sealed; and what expires there meanwhile, afterwards.
+        // First the calls of `close`: others may learn that the scheduler is closed before a shard is sealed, and a
+        // timer may expire there even after that.
         let mut all = iter::once(&self.sealing).chain(self.under_way.iter().map(|under_way| &**under_way));
         if in_callback() {
             return all.all(UnderWay::is_empty);
         }
-        // None: for as long as it takes.
+        // `None`: for as long as it takes.
         let limit = Instant::now().checked_add(timeout);
         all.all(|under_way| under_way.wait(limit))
     }
 
     /// Takes out what is pending now and hands each pair to `each`.
     pub(crate) fn drain(&self, mut each: impl FnMut(&K, V)) -> usize {
-        // First lists of who is pending, then one after the other: so `each` may start timers, also under the same
-        // keys, without their being drained in turn.
+        // First the pending timers of all shards are listed, then they are taken out one by one: so `each` may start
+        // timers, even under the same keys, without having those drained as well.
         let pending: Vec<Vec<Identity>> = self.shards.iter().map(Self::pending_of).collect();
         let drain_all = |(shard, timers): (_, Vec<Identity>)| self.drain_shard(shard, &timers, &mut each);
         self.shards.iter().zip(pending).map(drain_all).sum()
@@ -176,7 +177,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
 
     fn drain_one(&self, shard: &Shard<K, V>, timer: Identity, each: &mut impl FnMut(&K, V)) -> bool {
         let ordinal = thread::ordinal();
-        // Closed meanwhile: it is empty, and what was pending is for that call to tell.
+        // Closed meanwhile: the scheduler is empty, and that call of `close` reports what was pending.
         if self.is_closed() {
             return false;
         }
@@ -198,7 +199,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             self.sealing.leave(sealing);
             return closed;
         }
-        // Before it shows that the shards are sealed.
+        // Entered before anybody can see that the shards are sealed.
         let entered = if close == Close::FireNow { self.enter_all() } else { Vec::new() };
         let pending = self.seal();
         self.sealing.leave(sealing);
@@ -206,9 +207,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             closed.fired = self.fire_all(pending, entered);
             return closed;
         }
-        // Other threads may be comparing these very keys. Whoever pins from now on finds the shards sealed and these timers dead, and
-        // compares no key with theirs; those that were pinned before are waited for. That is impossible while this thread holds a
-        // guard of its own: then nobody can tell when the keys are free, so they stay until the scheduler goes.
+        // Other threads may be comparing these very keys. A thread that pins from now on finds the shards sealed and
+        // these timers dead, and compares no key with theirs; those that were pinned before are waited for. That is
+        // impossible while this thread holds a guard of its own: then there is no telling when the keys are free, so
+        // the keys stay until the scheduler goes.
         let has_any = pending.iter().any(|claims| !claims.is_empty());
         let readers_gone = if close == Close::Return && has_any { wait_for_readers() } else { None };
         for (shard, claims) in pending.into_iter().enumerate() {
@@ -220,7 +222,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         closed
     }
 
-    /// Tells everybody that the end has come; true for the one caller who is the first to say so.
+    /// Marks the scheduler as closed and wakes its threads; true for the first caller only.
     pub(crate) fn begin_close(&self) -> bool {
         let begins = self.closing.begin();
         if begins {
@@ -230,7 +232,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         begins
     }
 
-    /// Seals all shards; the timers that were pending, per shard. User code runs only after that.
+    /// Seals all shards and returns the timers that were pending, per shard. User code runs only after that.
     fn seal(&self) -> Vec<Vec<Claim>> {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
@@ -269,7 +271,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         count
     }
 
-    /// For `close`: the shard was sealed before the readers went.
+    /// For `close`: gives back keys and values. The shard was sealed before the readers were waited for.
     fn give_back(&self, shard: usize, claims: Vec<Claim>, _: &ReadersGone, closed: &mut Closed<K, V>) {
         let ordinal = thread::ordinal();
         self.counters.add(&ordinal, Event::Returned, claims.len() as u64);
@@ -288,7 +290,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     /// Ends what is still pending, and drops its values.
     ///
     /// # Safety
-    /// For the one who has begun to close, because the last `Scheduler` goes: no call that starts a timer is under way or can begin.
+    /// To be called once, by the thread that has begun to close because the last `Scheduler` goes: no call that starts
+    /// a timer is under way or can begin.
     pub(crate) unsafe fn discard_all(&self) {
         self.shards.iter().for_each(Shard::end_all);
         // User code runs only after that.
@@ -311,10 +314,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         }
     }
 
-    /// Timers whose callbacks were still on their way when the scheduler went drop their keys themselves. `nodes` are finished.
+    /// If the scheduler is gone, drops the keys of these timers, whose callbacks were still under way when it went.
+    /// `nodes` are finished.
     pub(crate) fn drop_keys_of(&self, shard: usize, nodes: &[u32]) {
         if !nodes.is_empty() && self.abandoned.is_set() {
-            // SAFETY: the flag says that nobody looks a key up any more.
+            // SAFETY: the flag says that no key is looked up any more.
             nodes.iter().for_each(|&node| unsafe { self.shards[shard].drop_key(node) });
         }
     }
@@ -327,7 +331,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Core<K, V> {
     }
 }
 
-/// Calls `each` for each of a sealed shard's timers; their memory is asked for ahead.
+/// Calls `each` for each of a sealed shard's timers, whose memory is asked for ahead.
 fn for_each_ahead<K, V>(shard: &Shard<K, V>, claims: Vec<Claim>, mut each: impl FnMut(Claim))
 where
     K: Eq + Send + Sync + 'static,
@@ -355,16 +359,17 @@ where
     }
 }
 
-/// Every thread that held an epoch guard when they were waited for has let go of it.
+/// Every thread that held an epoch guard when `wait_for_readers` began has let go of it.
 struct ReadersGone;
 
-/// Waits until every thread that held an epoch guard at the call has let go of it. `None` at once if this thread
-/// holds one.
+/// Waits until every thread that held an epoch guard at the call has let go of it. Returns `None` at once if this
+/// thread holds one.
 fn wait_for_readers() -> Option<ReadersGone> {
     if epoch::is_pinned() {
         return None;
     }
-    // A thread in its last breath has no handle of its own in crossbeam any more: it cannot tell whether it holds a guard.
+    // A thread that is about to end has no handle of its own in crossbeam any more: it cannot tell whether it holds a
+    // guard.
     let probe = epoch::pin();
     if !epoch::is_pinned() {
         return None;

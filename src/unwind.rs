@@ -1,7 +1,8 @@
-//! Panics of the user's code.
+//! Panics in user code.
 //!
-//! One that passes a handle by breaks nothing: no call leaves anything half done, and the user's code that may panic is called
-//! between steps, or caught. The compiler cannot see that, because behind the handles are callbacks, which may hold anything.
+//! A panic that unwinds past a handle breaks nothing: no call leaves anything half done, and user code that may panic
+//! is called between steps, or caught. The compiler cannot see that, because behind the handles are callbacks, which
+//! may hold anything.
 
 use crate::executor::Job;
 use crate::manual::ManualClock;
@@ -12,17 +13,17 @@ use crate::timer::Timer;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 
-/// Runs code of the user's that is not a timer's. `None`: it panicked, and what it threw is dropped.
+/// Runs user code whose panic concerns nobody else. `None`: it panicked, and the payload is dropped.
 pub(crate) fn caught<R>(run: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(run)).map_err(drop_quietly).ok()
 }
 
-/// Runs what may panic though nobody is left whom that would concern.
+/// Runs what may panic when nobody is left whom that would concern. The payload is leaked, as in `shielded`.
 pub(crate) fn quietly(run: impl FnOnce()) {
     let _ = shielded(run);
 }
 
-/// Drops something of the user's, whose destructor may panic.
+/// Drops a value of the user's, whose destructor may panic.
 pub(crate) fn drop_quietly<T>(dropped: T) {
     quietly(|| drop(dropped));
 }

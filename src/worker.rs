@@ -1,8 +1,9 @@
-//! The owner of one shard: files hints in its wheel, looks at timers when their hints are due, hands over what expired.
+//! The owner of one shard: it files hints in its wheel, looks at timers when their hints are due, and hands over what
+//! has expired.
 //!
-//! The same steps serve a thread of its own (`runtime.rs`) and the manual clock (`manual.rs`). The worker runs no user
-//! code, except with `Executor::Inline`, whose purpose that is, and the closure of an `Executor::Custom` (with the destructors of
-//! what that loses).
+//! The steps are the same on a thread of its own (`runtime.rs`) and on the manual clock (`manual.rs`). The worker runs
+//! user code in two cases only: with `Executor::Inline` the callbacks, and with `Executor::Custom` the user's closure
+//! (and the destructors of the jobs that it drops).
 
 use crate::clock::Nanos;
 use crate::counters::Event;
@@ -18,25 +19,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Hints that one step takes out of the wheel or moves within it, at most; then the mailbox and the clock get their turn.
+/// At most this many hints are taken out of the wheel, or moved within it, per step; then the mailbox and the clock get
+/// their turn.
 const STEP_MAX: usize = 1024;
-/// Hints swept per step while stale ones prevail; more if a round has not been enough.
+/// Hints swept per step while most are stale; doubled after each round that was not enough.
 const SWEEP_MAX: usize = 4096;
-/// Hints that one step files ahead of time, out of the next large slot.
+/// At most this many hints of the next large slot are filed ahead of time per step.
 const PREPARE_MAX: usize = 2048;
-/// Before a sleep, as many hints are looked at in one go as may be in so many places.
+/// A search for the next deadline pauses after `review_max` times this many looks.
 const REVIEW_PLACES: usize = 8;
-/// Hints taken out of each stripe of the mailbox per step.
+/// At most this many hints are taken out of each stripe of the mailbox per step.
 const DRAIN_MAX: usize = 4096;
-/// A hint further ahead than the horizon plus this comes from a caller that stalled for so long that its tick, of which the
-/// hint keeps 36 bits, reads as one of the far future.
+/// A hint that reads as further ahead than the horizon plus this comes from a caller that stalled for very long: a hint
+/// keeps 36 bits of its tick, and by now those read as a tick of the far future.
 const STALL_TICKS: u64 = 1 << 20;
-/// A hand that has been left behind by so many ticks (two days at 10 us: the process was stopped) moves on in one step: the wheel reads
-/// hints as the ticks nearest to its hand, and would take those of new timers for overdue.
+/// A hand that lags by this many ticks (two days at 10 us: the process was stopped) catches up in one step: the wheel
+/// reads a hint as the tick nearest to its hand, so it would take the hints of new timers for overdue.
 const LAG_MAX: u64 = HORIZON_TICKS;
-/// No more timers expire while this many callbacks of the shard wait: they stay pending, and can still be cancelled.
+/// While this many callbacks of the shard wait, no more timers expire: they stay pending, and can still be cancelled.
 const WAITING_MAX: u64 = 1 << 16;
-/// Beyond all ticks, for `next_deadline`.
+/// Later than any tick: no limit for `next_deadline`.
 pub(crate) const NO_LIMIT: Tick = Tick(u64::MAX);
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
 /// their tick, are never read against a hand that is too far behind.
@@ -44,8 +46,8 @@ const SLEEP_TICKS_MAX: u64 = 1 << 33;
 
 impl Entry for Hint {
     const MAY_BE_UNWANTED: bool = false;
-    /// Read against a hand that lags by days, it may be a tick of the past; before the first one, if the scheduler is young: then the
-    /// number has wrapped round.
+    /// Read against a hand that lags by days, a hint may name a tick of the past. In a young scheduler that tick may
+    /// even lie before tick 0: then the number has wrapped around.
     const REACH: u64 = 1 << (HINT_TICK_BITS - 1);
 
     fn tick(self, hand: u64) -> u64 {
@@ -57,7 +59,7 @@ impl Entry for Hint {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
     Nothing,
-    /// Nothing is due; but hints that serve no timer are swept, or many of one slot are filed ahead of time.
+    /// Nothing is due, but stale hints remain to be swept, or hints of a large slot to be filed ahead of time.
     Upkeep,
     /// Timers may be due.
     Due,
@@ -68,17 +70,17 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     index: usize,
     inbox: Drain,
     wheel: Slots<Hint>,
-    /// The latest reading of the clock so far.
+    /// The latest time that the clock has shown.
     now: Nanos,
-    /// The last reading, whatever it was.
+    /// The last reading of the clock, even if it went back.
     last_reading: Nanos,
-    /// Hints that are due, or swept, before they are looked at.
+    /// Hints that are due or being swept, until they are looked at.
     due: Vec<Hint>,
-    /// Timers claimed, before they are handed over.
+    /// Claimed timers, until they are handed over.
     claims: Vec<Claim>,
-    /// Where this worker has entered since it may claim some.
+    /// Where this worker has entered `UnderWay`: from before it may claim timers until it hands them over.
     entered: Option<Phase>,
-    /// What has been handed over and may need help.
+    /// Batches handed over that may need help.
     watch: Watch<K, V>,
     sweeping: bool,
     /// Hints swept per step.
@@ -88,7 +90,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
-    /// `first` get what expires, unless they are busy.
+    /// What expires goes to the threads of `first` unless they are busy.
     pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<First>) -> Self {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
@@ -122,7 +124,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         &self.core.shards[self.index]
     }
 
-    /// True if a message is in that the worker has not seen.
+    /// True if the mailbox holds a hint that the worker has not seen.
     pub(crate) fn has_mail(&self) -> bool {
         !self.shard().mailbox.is_drained(&self.inbox)
     }
@@ -138,7 +140,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.now
     }
 
-    /// Files what is in the mailbox, and expires what is due at `now`, up to a bound.
+    /// Files what is in the mailbox and expires what is due at `now`, both up to a bound.
     pub(crate) fn step(&mut self, now: Tick) -> Left {
         self.watch.call_help(self.now);
         let core = Arc::clone(&self.core);
@@ -172,7 +174,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
 
     /// True if the executor does not keep up. What is due stays pending meanwhile.
     pub(crate) fn is_backlogged(&self) -> bool {
-        // A callback that runs right here is not waiting for anybody.
+        // A callback that runs right here waits for no other thread.
         !self.core.runs_inline && self.core.reports[self.index].waiting.load(Relaxed) >= WAITING_MAX
     }
 
@@ -188,11 +190,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             }
         });
         self.due.clear();
-        // After a step that was larger than usual.
+        // Gives memory back after a step that was larger than usual.
         self.due.shrink_to(SWEEP_MAX);
     }
 
-    /// Looks at some hints ahead of their time while those that serve no timer prevail.
+    /// While most hints are stale, looks at some ahead of their time.
     fn sweep(&mut self, shard: &Shard<K, V>, now: Tick) {
         self.sweeping |= shard.has_stale_hints();
         if self.sweeping && !self.is_backlogged() {
@@ -202,21 +204,22 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
                 None
             });
             self.sweeping = !round_completed;
-            // A timer that is moved nearer and back again, over and over, has that many hints of one tick: looked at, each would be
-            // filed again, since it is the one that the promise names.
+            // A timer that is moved nearer and back again, over and over, has many equal hints for its later tick. Each
+            // of them would be filed again after a look, since each in turn matches the promise.
             self.due.sort_unstable();
             self.due.dedup();
             self.look_at_due(shard, now);
             shard.report_hints(self.wheel.len());
             if round_completed {
-                // Equal ones that were too far apart to meet lie in one slot; so a larger share of that finds them.
+                // Equal hints that fell into different shares escaped this. They lie in one slot, so a larger share of
+                // that slot finds them.
                 let is_done = !shard.has_stale_hints();
                 self.sweep_share = if is_done { SWEEP_MAX } else { self.sweep_share.saturating_mul(2) };
             }
         }
     }
 
-    /// How long the worker may sleep because of what it has handed over; `None` for as long as it likes.
+    /// How long the worker may sleep before a batch that it has handed over may need help; `None`: as long as it likes.
     pub(crate) fn patience_left(&self) -> Option<Duration> {
         self.watch.patience_left(self.now)
     }
@@ -231,7 +234,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.wheel.check_invariants();
     }
 
-    /// Before anything is looked at that may be due.
+    /// To be called before looking at anything that may be due.
     fn enter(&mut self) {
         let under_way = &self.core.under_way[self.index];
         self.entered.get_or_insert_with(|| under_way.enter());
@@ -248,9 +251,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         hand_over(&self.core, self.index, claims, entered, IsDue::Yes, Some(&mut self.watch));
     }
 
-    /// The next tick at which a timer is due, as far as the worker has been told; or some tick behind `limit`, if it is. Hints that nobody
-    /// wants any more are dropped on the way, so cancelled timers wake nobody; unless there are more than `review_max` in one place. If
-    /// there are many more in all, it answers `now`, and goes on when it is asked again: there may be something to do by then.
+    /// The next tick at which a timer is due, as far as the hints in the wheel say. If that is later than `limit`, some
+    /// tick later than `limit`.
+    ///
+    /// Drops stale hints on the way, so that cancelled timers do not wake the worker; but does not look into a place
+    /// with more than `review_max` hints, whose tick stands. After [`REVIEW_PLACES`] times `review_max` looks it
+    /// returns `now`, and goes on at the next call: there may be something to do by then.
     pub(crate) fn next_deadline(&mut self, now: Tick, limit: Tick, review_max: usize) -> Option<Tick> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
@@ -270,12 +276,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
                 look(shard, hint, now, claims)
             });
         };
-        // A review may have met a timer that was moved to an earlier deadline, which has come.
+        // A review may have claimed a timer that was moved to an earlier deadline, which has come.
         self.hand_over();
         next
     }
 
-    /// When a worker whose next deadline is `next` has to wake up.
+    /// The tick at which a worker whose next deadline is `next` must wake up.
     pub(crate) fn sleep_limit(&self, next: Option<Tick>, now: Tick) -> Tick {
         let limit = now.0.saturating_add(SLEEP_TICKS_MAX).min(self.wheel.prepare_from());
         Tick(next.map_or(limit, |next| next.0.min(limit)))
@@ -291,7 +297,7 @@ fn file(wheel: &mut Slots<Hint>, due: &mut Vec<Hint>, hint: Hint, now: Tick) {
     }
 }
 
-/// Looks at the timer behind a hint; the hint to file instead, if it is due later.
+/// Looks at the timer behind a hint. Returns the hint to file instead if the timer is due later.
 fn look<K, V>(shard: &Shard<K, V>, hint: Hint, now: Tick, claims: &mut Vec<Claim>) -> Option<Hint>
 where
     K: Eq + Send + Sync + 'static,
@@ -319,7 +325,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(1);
 
-    /// With its scheduler, on a clock that somebody sets.
+    /// A worker and its scheduler, on a clock that the test sets.
     fn worker() -> (Scheduler<u64>, Worker<u64, ()>) {
         worker_from(TICK, Tick(0))
     }
@@ -340,8 +346,9 @@ mod tests {
         worker.read_clock();
     }
 
-    /// What a worker does that sleeps whenever it may, with `count` timers due from `first` on, evenly over `spread` ticks: when it
-    /// wakes up, until the first of them has fired. No step may leave anything due: there must not be much to do by then.
+    /// The ticks at which a worker that sleeps whenever it may wakes up, until the first timer has fired. There are
+    /// `count` timers, due from `first` on, evenly over `spread` ticks. Panics if a step leaves anything due: no step
+    /// may have that much to do.
     fn wake_ups(first: u64, count: u64, spread: u64) -> Vec<u64> {
         let (scheduler, mut worker) = worker();
         for key in 0..count {
@@ -371,15 +378,16 @@ mod tests {
         let (far, count) = (1 << 18, 2 * PREPARE_MAX as u64 + 1);
         let lead = far - (far - 1) / LEAD_PART;
         assert_eq!(wake_ups(far + 10, count, 100_000), [lead, far, far + 10]);
-        // All in one slot of the level below as well.
+        // Here all of them are in one slot of the level below, too.
         let (first, lower) = (far + 50_000, far + 12 * 4096);
         let wake = wake_ups(first, count, 2000);
         assert_eq!(wake, [lead, far, lower - 4095 / LEAD_PART, lower, first]);
-        // Few of them: only to fire.
+        // With few timers it wakes up only to fire.
         assert_eq!(wake_ups(first, 7, 2000), [first]);
     }
 
-    /// Each look at the near deadline files one more hint of the far one. Those never sweep each other out by what is promised.
+    /// Each look at the near deadline files one more hint for the far one. The promise does not get rid of them: each
+    /// matches it.
     #[test]
     fn a_timer_that_is_moved_nearer_and_back_again_has_a_few_hints_only() {
         let (scheduler, mut worker) = worker();
@@ -391,7 +399,7 @@ mod tests {
             assert!(scheduler.reschedule(&1, 2 * TICK) && scheduler.reschedule_at(&1, far));
             let now = Tick(3 * (round + 1));
             set_clock(&mut worker, now);
-            // Before it may sleep.
+            // All its steps until it may sleep.
             let has_work = |worker: &mut Worker<_, _>| worker.step(now) != Left::Nothing || shard.has_stale_hints();
             let steps = (0..100).take_while(|_| has_work(&mut worker)).count();
             worker.next_deadline(now, NO_LIMIT, usize::MAX);
@@ -403,7 +411,7 @@ mod tests {
         assert_eq!((worker.fired(), scheduler.len()), (1, 0));
     }
 
-    /// So many that the equal hints of one never lie within one share of a sweep.
+    /// So many timers that the equal hints of one never lie within the same share of a sweep.
     #[test]
     fn hints_of_many_timers_that_are_moved_nearer_and_back_again_are_swept_as_well() {
         const FAR: u64 = 2 * SWEEP_MAX as u64;
@@ -436,8 +444,8 @@ mod tests {
         assert!(worker.due.capacity() <= SWEEP_MAX, "memory is given back");
     }
 
-    /// The wheel reads the hints of new timers as ticks of the past, if its hand is so far behind; what they take of a step is
-    /// missing for what is overdue.
+    /// While the hand is so far behind, the wheel reads the hints of new timers as ticks of the past. They must not use
+    /// up the steps that the overdue timers need.
     #[test]
     fn new_timers_do_not_hold_up_what_is_overdue_after_a_stop_of_days() {
         const COUNT: u64 = 2 * STEP_MAX as u64;
@@ -460,7 +468,7 @@ mod tests {
         assert_eq!((worker.fired() as u64, scheduler.len() as u64), (COUNT, COUNT));
     }
 
-    /// The wheel of a scheduler that is not as old as the stop was long has no ticks in the past to read them as.
+    /// If the stop was longer than the scheduler is old, there are no ticks in the past to read the new hints as.
     #[test]
     fn a_timer_that_begins_after_a_stop_of_days_fires_though_the_scheduler_is_young() {
         let tick = Duration::from_micros(10);
@@ -473,7 +481,7 @@ mod tests {
             set_clock(&mut worker, now);
             scheduler.schedule(2, Duration::ZERO).expect("it is open and not full");
             scheduler.schedule(3, tick).expect("it is open and not full");
-            // It keeps the worker from looking into further slots.
+            // This one keeps the worker from looking into further slots.
             scheduler.schedule(4, tick * (1 << 20)).expect("it is open and not full");
             for (ahead, pending) in [(0, vec![2, 3, 4]), (1, vec![4]), (2, vec![4])] {
                 let now = Tick(now.0 + ahead);
@@ -486,7 +494,7 @@ mod tests {
         }
     }
 
-    /// Nor must what comes meanwhile wait while hints of many places are dropped.
+    /// What comes in meanwhile must not wait until the hints of many places have been dropped.
     #[test]
     fn many_cancelled_timers_are_forgotten_in_pieces() {
         const REVIEWED: usize = 64;
@@ -508,8 +516,8 @@ mod tests {
         assert_eq!((pieces, worker.wheel.len()), (6, 0));
     }
 
-    /// However long nothing happens: a hint is read as the tick nearest to the hand that has its 36 bits, so the hand may not fall
-    /// behind by so much that the horizon looks as if it were behind the hand.
+    /// However long nothing happens. A hint is read as the tick nearest to the hand with the same low 36 bits, so the
+    /// hand must not lag so far that a hint at the horizon reads as one of the past.
     #[test]
     fn an_idle_worker_reads_the_clock_now_and_then() {
         let (_scheduler, worker) = worker();
@@ -519,7 +527,7 @@ mod tests {
         assert_eq!(last.tick(now).0, now.0 + slept + HORIZON_TICKS);
     }
 
-    /// Its tick has passed; what is left of it names one of the far future.
+    /// Its tick has passed, but the bits that the hint keeps name one of the far future.
     #[test]
     fn a_hint_whose_author_stalled_for_years_is_looked_at_now() {
         let now = Tick(1 << 40);

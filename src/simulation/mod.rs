@@ -1,14 +1,15 @@
-//! Deterministic simulation: a seed decides every step of several shards, and a plain model knows the right answer to each.
+//! Deterministic simulation: a seed decides every step of several shards, and a plain model knows the right answer to
+//! each.
 //!
-//! The scheduler under test is the shipped one, on the manual clock; but here each worker is stepped by itself, so shards
-//! can stall and run in any order, the clock can jump and step back, callbacks call back in, take long and panic, the
-//! capacity is hit, and the scheduler is closed at any moment. One thread: what threads do to each other is for
-//! `loom-tests/` and `tests/threads.rs`.
+//! The scheduler under test is the shipped one, on the manual clock; but here each worker is stepped by itself, so
+//! shards can stall and run in any order, the clock can jump and step back, callbacks call back in, take long and
+//! panic, the capacity is hit, and the scheduler is closed at any moment. One thread: what threads do to each other is
+//! for `loom-tests/` and `tests/threads.rs`.
 //!
-//! Every third seed has a scheduler whose callbacks rearm their timers; the others have one-shot and periodic ones. In each, keys lead to
-//! most timers, and to some only their handles.
+//! Every third seed has a scheduler whose callbacks rearm their timers; the others have one-shot and periodic ones. In
+//! each, most timers are found by their keys, and some by their handles only.
 //!
-//! `SHARDWHEEL_SEED=7 cargo test simulation` repeats one seed, `SHARDWHEEL_SEEDS=100000` runs as many.
+//! `SHARDWHEEL_SEED=7 cargo test simulation` repeats one seed, `SHARDWHEEL_SEEDS=100000` runs that many.
 
 mod oracle;
 mod world;
@@ -80,7 +81,7 @@ impl Simulation {
         self.world.move_clock(|now| now + by);
     }
 
-    /// One shard does a step, or all that is to do; the others stall.
+    /// One shard takes a step, or does all there is to do; the others stall.
     fn run_shard(&mut self) {
         let index = self.world.pick(self.workers.len() as u64) as usize;
         if self.world.pick(4) == 0 {
@@ -92,15 +93,15 @@ impl Simulation {
         }
     }
 
-    /// Runs a shard until it would go to sleep; the tick until which it would. Checks that it sleeps neither on a due timer
-    /// nor too long.
+    /// Runs a shard until it would go to sleep; returns the tick until which it would. Checks that it does not go to
+    /// sleep while a timer is due, nor beyond the next deadline.
     fn settle(&mut self, index: usize) -> Option<Tick> {
         let worker = &mut self.workers[index];
         let now = self.core.clock.tick_at(worker.read_clock());
         let next = loop {
             while worker.step(now) != Left::Nothing || worker.has_mail() {}
             while self.core.growth.step(index, worker.shard()) {}
-            // It may meet timers that are due, too.
+            // This may meet timers that are due, too.
             let next = worker.next_deadline(now, NO_LIMIT, usize::MAX);
             if !worker.has_mail() {
                 break next;
@@ -137,7 +138,7 @@ impl Simulation {
         };
         assert_eq!(counts, model.counts);
         let ended = stats.fired + stats.replaced + stats.cancelled + stats.drained + stats.discarded + stats.returned;
-        // Not with `pending`, which is the difference.
+        // Not with `stats.pending`, which is that difference.
         assert_eq!(stats.scheduled + stats.rearmed, ended + model.timers.len() as u64);
         assert_eq!((stats.pending, self.scheduler.len()), (model.timers.len() as u64, model.timers.len()));
         assert!(stats.pending <= self.capacity as u64);
@@ -156,7 +157,7 @@ impl Simulation {
         self.check();
         let (ledger, handles) = (self.world.ledger.clone(), std::mem::take(&mut *lock(&self.world.handles)));
         drop(self);
-        // The handles last: they must keep neither keys nor values.
+        // The handles last: they must keep neither keys nor values alive.
         ledger.assert_all_dropped_once();
         assert!(handles.iter().all(|handle| handle.timer.cancel().is_none()));
     }

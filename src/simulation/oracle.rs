@@ -1,4 +1,4 @@
-//! What the simulation expects: timers as plain data, and from their definition when they are due. Knows no scheduler.
+//! What the simulation expects: timers as plain data, and when they are due by definition. It knows no scheduler.
 
 use crate::MissedTicks;
 use std::collections::{BTreeMap, HashMap};
@@ -37,12 +37,12 @@ impl Moment {
     }
 
     pub(super) fn tick_after(self, delay: Duration) -> Option<u64> {
-        // A delay that ends at the very end of time still counts, but it is none that the simulation makes.
+        // A delay that ends at the very end of time still counts, but the simulation makes none.
         self.tick_at(self.now_ns + delay.as_nanos())
     }
 }
 
-/// A fixed rate, and where it is.
+/// A fixed rate and its next run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Rate {
     period_ns: u128,
@@ -59,14 +59,14 @@ impl Rate {
         Self { period_ns, missed, due_ns, due: at.tick_at(due_ns) }
     }
 
-    /// Goes on to the run after the one of `claim`, which has ended at `at`.
+    /// Goes on to the run after that of `claim`, which has ended at `at`.
     fn go_on(&mut self, claim: &Claim, at: Moment) {
         let Some(due) = claim.due else {
-            // It would not have run but for `expire_now`, which changes no rate.
+            // It has run because of `expire_now` only, which changes no rate.
             (self.due_ns, self.due) = (END_NS, None);
             return;
         };
-        // One that was moved goes on from where it was moved to.
+        // A timer that was moved goes on from where it was moved to.
         let ran_ns = if self.due == Some(due) { self.due_ns } else { at.start_of(due) };
         let runs = |count: u128| ran_ns + count * self.period_ns;
         let next_ns = runs(u128::from(!claim.early));
@@ -90,9 +90,10 @@ pub(super) enum Kind {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum State {
-    /// In ticks; `None`: never.
+    /// Due at this tick; `None`: never.
     Pending(Option<u64>),
-    /// Claimed for a run, or in it. A timer that repeats can be told there when to come back.
+    /// Claimed for a run, or in it. `Some`: meanwhile it was given the tick at which it is to come back, as a timer
+    /// that repeats can be.
     Firing(Option<Option<u64>>),
 }
 
@@ -101,8 +102,9 @@ pub(super) struct Timer {
     pub(super) id: u64,
     pub(super) kind: Kind,
     pub(super) state: State,
-    /// The tick at which its last run ended, if it was told in there when to come back. Had that moment passed by then, the
-    /// worker looks when the run has ended by its clock: later, if the clock is stepped back meanwhile.
+    /// The tick at which the last run ended, if the timer was given its deadline during that run. If the deadline had
+    /// passed by then, the worker looks at the timer when its clock reaches the end of the run: later, if the clock is
+    /// stepped back meanwhile.
     pub(super) awaited: u64,
 }
 
@@ -117,11 +119,11 @@ impl Timer {
     }
 }
 
-/// A run that is to come, because the scheduler has claimed the timer, or is under way.
+/// A run that is under way, or is to come because the scheduler has claimed the timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) due: Option<u64>,
-    /// Somebody asked for it.
+    /// It was asked for, whether due or not.
     pub(super) early: bool,
     repeats: bool,
 }
@@ -162,7 +164,7 @@ impl Model {
         self.timers.iter().filter(|(_, timer)| timer.is_pending()).map(|(&key, &timer)| (key, timer))
     }
 
-    /// What counts against the capacity: one that repeats, until the run in which it ends is over.
+    /// How many timers count against the capacity. One that repeats does until the run in which it ends is over.
     pub(super) fn room_taken(&self) -> usize {
         let is_under_its_key = |id| self.timers.values().any(|timer| timer.id == id);
         let ended = self.claims.iter().filter(|(id, claim)| claim.repeats && !is_under_its_key(**id));
@@ -190,7 +192,7 @@ impl Model {
         self.counts.cancelled += u64::from(timer.is_some_and(|timer| timer.is_pending()));
     }
 
-    /// A pending timer's run is to come.
+    /// The scheduler has claimed a pending timer, whose run is to come.
     pub(super) fn claim(&mut self, key: u64, early: bool) {
         let mut timer = self.timers.remove(&key).expect("only what is there fires");
         let State::Pending(due) = timer.state else { panic!("claimed twice: {timer:?}") };
@@ -202,7 +204,7 @@ impl Model {
         self.claims.insert(timer.id, Claim { due, early, repeats });
     }
 
-    /// Everything that is pending is to run at once and never again; nothing comes back.
+    /// Ends all timers. With `fire`, those that are pending are to run at once; none comes back.
     pub(super) fn close(&mut self, fire: bool) {
         for (_, timer) in std::mem::take(&mut self.timers) {
             if let (State::Pending(due), true) = (timer.state, fire) {
@@ -211,7 +213,7 @@ impl Model {
         }
     }
 
-    /// The run of `id` is over: `answered` is when its callback wants it back.
+    /// The run of `id` is over: `answered` is when its callback wants it to come back.
     pub(super) fn end_run(&mut self, key: u64, id: u64, answered: Option<Option<u64>>, at: Moment) {
         let claim = self.claims.remove(&id).expect("it has run");
         let Some(timer) = self.timers.get_mut(&key).filter(|timer| timer.id == id) else { return };

@@ -1,4 +1,4 @@
-//! What callers do, from outside and from callbacks, each time compared with the oracle.
+//! What callers do, from outside and from callbacks; each answer is compared with the oracle's.
 
 use super::oracle::{Kind, Model, Moment, Rate, State, TICK, Timer};
 use crate::callback::in_callback;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 const KEYS: u64 = 12;
-/// From here on, the numbers of keys that lead to no timer: each is that of one timer.
+/// From here on, numbers belong to the keys of unindexed timers, one each: no look-up by key finds them.
 const UNINDEXED: u64 = 1 << 32;
 
 /// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016.
@@ -94,7 +94,7 @@ impl Borrow<u64> for Key {
     }
 }
 
-/// Knows whose it is; so do the copies that the runs of a periodic timer get.
+/// Carries the id of its timer; so do the copies that the runs of a periodic timer get.
 pub(super) struct Value {
     id: u64,
     token: Token,
@@ -117,7 +117,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) type Sut = Scheduler<Key, Value>;
 pub(super) type SutCore = Core<Key, Value>;
 
-/// A handle, and whose it is.
+/// A handle, with the key and the id of its timer.
 #[derive(Clone)]
 pub(super) struct Handle {
     key: u64,
@@ -125,11 +125,11 @@ pub(super) struct Handle {
     pub(super) timer: crate::Timer<Key, Value>,
 }
 
-/// The scheduler, as far as it exists before its callback.
+/// The scheduler, once it exists: its callback, which shares the world, comes first.
 struct Built {
     scheduler: WeakScheduler<Key, Value>,
     core: Arc<SutCore>,
-    /// By key.
+    /// The shard of each key.
     shards: Vec<usize>,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct World {
     rearms: bool,
     /// The next callback runs because `expire_now` was called.
     by_hand: Mutex<bool>,
-    /// Callbacks do nothing any more, and no timer comes back.
+    /// From now on a callback only cancels its own timer, so that none comes back.
     ending: OnceLock<()>,
 }
 
@@ -238,8 +238,8 @@ impl World {
         clock.set(Nanos(change(clock.now().0).min(1 << 60)));
     }
 
-    /// The timer under `key`. In a callback, one that is due may have been claimed together with the callback's own: if the
-    /// scheduler says so, a run of it must follow (`check` sees to that).
+    /// The timer under `key`. In a callback, another one that is due may have been claimed together with the callback's
+    /// own: if the scheduler says so, its run must follow (`check` sees to that).
     fn find(&self, key: u64) -> Option<Timer> {
         let timer = lock(&self.model).timers.get(&key).copied()?;
         if self.may_be_claimed(key, &timer) && !self.is_pending(key) {
@@ -291,7 +291,7 @@ impl World {
         self.scheduled(key, Timer { id, kind, state: State::Pending(due), awaited: 0 }, before, answer);
     }
 
-    /// If there is no timer of the key.
+    /// Starts a timer if there is none of the key.
     fn schedule_if_absent(&self, key: u64) {
         let before = self.find(key);
         let (scheduler, at, id) = (self.scheduler(), self.moment(key), lock(&self.model).new_id());
@@ -316,14 +316,14 @@ impl World {
         let answer = scheduler.schedule_unindexed(self.key(key), value, delay).map(|timer| {
             lock(&self.unindexed).insert(key, timer.clone());
             lock(&self.handles).push(Handle { key, id, timer });
-            // Only now it is known whose hand counts.
+            // Only now is it known which shard's hand counts.
             due = self.moment(key).tick_after(delay);
             None
         });
         self.scheduled(key, Timer { id, kind, state: State::Pending(due), awaited: 0 }, None, answer);
     }
 
-    /// What `schedule` has answered for this timer; `before` was there.
+    /// Checks what `schedule` has returned for this timer; `before` is the one that the key led to.
     fn scheduled(
         &self,
         key: u64,
@@ -365,8 +365,8 @@ impl World {
         Ok(replaced)
     }
 
-    /// What counts against the capacity, at least and at most: of those that may be claimed, the ones that do not repeat
-    /// have given their room away if they are.
+    /// How many timers count against the capacity, at least and at most: a one-shot timer that may have been claimed
+    /// has given its room back if it was.
     fn room_taken(&self) -> (usize, usize) {
         let model = lock(&self.model);
         let unsure = |&(&key, timer): &(&u64, &Timer)| timer.kind == Kind::Once && self.may_be_claimed(key, timer);
@@ -420,7 +420,7 @@ impl World {
         *lock(&self.by_hand) = false;
     }
 
-    /// A random one; or that of `own`, which no key leads to.
+    /// Uses a random handle, or that of `own` if it is an unindexed timer.
     fn use_handle(&self, own: Option<u64>) {
         let count = lock(&self.handles).len() as u64;
         if count == 0 {
@@ -486,8 +486,8 @@ impl World {
         counts.returned += count(Close::Return) as u64;
     }
 
-    /// The callback: its timer must be the one that the model expects, and due. It acts as any caller may, takes its time,
-    /// and panics now and then.
+    /// The callback: its timer must be the one that the model expects, and due. The callback acts as any caller may,
+    /// takes its time, and panics now and then.
     pub(super) fn on_expiry(&self, key: u64, value: &Value) -> Next {
         self.begin_run(key, value.id);
         if self.ending.get().is_some() {
@@ -506,7 +506,7 @@ impl World {
         lock(&self.model).end_run(key, value.id, comes_back.then(|| at.tick_after(delay)), at);
         if panics {
             lock(&self.model).counts.panics += 1;
-            // Without the hook, so that it is not told.
+            // Without the panic hook, which would print it.
             resume_unwind(Box::new("on purpose"));
         }
         if comes_back { Next::After(delay) } else { Next::Done }

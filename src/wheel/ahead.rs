@@ -1,10 +1,10 @@
 //! The next large slot, taken apart before the hand comes to it.
 //!
-//! Many timers of about the same delay wait in one far slot, and nothing that is due in it can come out before all of it
-//! has been filed on the lower levels: when the hand gets there that takes milliseconds, and whatever is due meanwhile is
-//! late. So it is done beforehand, some entries at a time. The lower levels hold what comes before that slot still; what is in
-//! it goes to rows of its own, seen from its first tick. When the hand comes to that tick the lower levels are empty, and
-//! the rows take their place.
+//! Many timers of about the same delay wait in one far slot, and none that is due in it can come out before the whole
+//! slot has been filed on the lower levels: when the hand gets there, that takes milliseconds, and whatever is due
+//! meanwhile is late. So it is done beforehand, some entries at a time. Until then the lower levels still hold what
+//! comes before that slot, so its entries go to rows of their own, seen from the slot's first tick. When the hand comes
+//! to that tick, the lower levels are empty, and the rows take their place.
 
 use super::chunks::{Arena, Chain};
 use super::rows::{Rows, position_of};
@@ -13,11 +13,11 @@ use super::taken::Taken;
 
 #[derive(Debug)]
 pub(super) struct Ahead<E> {
-    /// What has not been filed yet; it knows the slot.
+    /// Entries that are not filed yet. Also knows the slot.
     pub(super) rest: Taken<E>,
-    /// What has been, seen from the slot's first tick.
+    /// Entries that are filed, seen from the slot's first tick.
     pub(super) rows: Rows,
-    /// The earliest tick of all; the entry may be unwanted by now if it is `doubtful`.
+    /// The earliest tick of all entries; if `doubtful`, its entry may be unwanted by now.
     min: u64,
     doubtful: bool,
 }
@@ -49,7 +49,7 @@ impl<E: Entry> Ahead<E> {
         self.rows.leads(self.base(), tick)
     }
 
-    /// Puts an entry of the slot where its tick says. It is wanted if it `leads`.
+    /// Puts an entry of the slot where its tick says. If the entry `leads`, it must be wanted.
     pub(super) fn file(&mut self, arena: &mut Arena<E>, tick: u64, entry: E) {
         if tick <= self.min {
             (self.min, self.doubtful) = (tick, false);
@@ -58,7 +58,7 @@ impl<E: Entry> Ahead<E> {
         self.rows.file(arena, base, tick, entry);
     }
 
-    /// What is filed of the slot that `tick` belongs to.
+    /// Of the rows, the slot that `tick` belongs to.
     pub(super) fn chain_of(&self, tick: u64) -> Chain {
         self.rows.chain(position_of(self.base(), tick))
     }
@@ -89,7 +89,7 @@ impl<E: Entry> Ahead<E> {
         self.rest.iter(arena).chain(self.rows.entries(arena))
     }
 
-    /// Panics if something is not where it should be; the chunks in use.
+    /// Panics if something is not where it should be. Returns the chunks in use.
     pub(super) fn check(&self, arena: &Arena<E>, hand: u64) -> usize {
         assert!(self.base() > hand, "the hand has come to the slot");
         assert!(self.entries(arena).all(|entry| self.covers(entry.tick(hand))), "an entry of another slot");

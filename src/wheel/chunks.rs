@@ -11,18 +11,18 @@
 
 use std::mem::size_of;
 
-/// Aim for the size of a chunk: long enough to stream, short enough that hundreds of nearly empty
-/// slots waste little.
+/// The size that a chunk should have: long enough to stream, short enough that hundreds of nearly
+/// empty slots waste little.
 const CHUNK_BYTES: usize = 512;
 /// Chunks of a segment: with the above, 64 KiB.
 const SEGMENT_CHUNKS: usize = 128;
-/// An empty arena keeps what it has up to so many segments (1 MiB), so that a wheel that is
-/// emptied again and again does not go to the allocator each time.
+/// An empty arena keeps what it has if that is at most this many segments (1 MiB), so that a wheel
+/// that is emptied again and again does not go to the allocator each time.
 const KEPT_SEGMENTS: usize = 16;
 /// Not a chunk: the end of a chain.
 const NONE: u32 = u32::MAX;
 
-/// A stack of chunks: its entries, without a promise of their order.
+/// A stack of chunks, with entries in no particular order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
     /// Entries in all chunks.
@@ -97,7 +97,8 @@ impl<E: Copy> Arena<E> {
         chain.min = chain.min.min(tick);
     }
 
-    /// Moves the entries of the head chunk to `into`; the chunk is free before they are looked at.
+    /// Moves the entries of the head chunk to `into`; the chunk is free before the caller looks at
+    /// them.
     pub(crate) fn take_chunk(&mut self, chain: &mut Chain, into: &mut Vec<E>) {
         if chain.is_empty() {
             return;
@@ -157,8 +158,8 @@ impl<E: Copy> Arena<E> {
         chunk
     }
 
-    /// A chunk that was never used. It is filled with copies of an entry because safe code has no
-    /// other way to own it unread; 512 bytes at a time, so that pages are touched as they are used.
+    /// A chunk that was never used. It is filled with copies of an entry because safe code cannot
+    /// own unwritten memory; 512 bytes at a time, so that pages are touched as they are used.
     fn allocate_fresh(&mut self, filler: E) -> u32 {
         if self.segments.last().is_none_or(|last| last.links.len() == SEGMENT_CHUNKS) {
             self.segments.push(Segment {

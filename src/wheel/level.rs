@@ -35,7 +35,7 @@ const _: () = assert!(LEVEL_COUNT == 11, "the table above");
 
 /// The level of `tick` seen from `hand`: the highest digit in which the two differ.
 pub(crate) fn level_for(hand: u64, tick: u64) -> usize {
-    // The lowest bit is set to have one at all: it never changes the level.
+    // The lowest bit is set so that there is one; it never changes the level.
     ((hand ^ tick) | 1).ilog2() as usize / SLOT_BITS as usize
 }
 

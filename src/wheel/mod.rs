@@ -1,4 +1,4 @@
-//! A timing wheel for one's own event loop: plain data with a single owner.
+//! A timing wheel for your own event loop: plain data with a single owner.
 //!
 //! [`Wheel`] keeps values until their deadlines. Time is an argument: ticks are `u64` in whatever
 //! unit the caller counts, and they pass when the caller says so. Inserting and removing are O(1)
@@ -27,18 +27,18 @@
 //! # How it works
 //!
 //! Eleven levels of 64 slots, each level 64 times as coarse as the one below, cover all of `u64`.
-//! A value waits in the slot that its deadline and the present time say; when time enters a slot,
-//! its values cascade to finer levels. After Varghese and Lauck, "Hashed and Hierarchical Timing
-//! Wheels", IEEE/ACM ToN 5(6), 1997.
+//! A value waits in the slot that follows from its deadline and the present time; when time enters
+//! a slot, its values cascade to finer levels. After Varghese and Lauck, "Hashed and Hierarchical
+//! Timing Wheels", IEEE/ACM ToN 5(6), 1997.
 //!
-//! A far slot of a thousand values or more is taken apart ahead of time, some of it at each advance
-//! from a sixteenth of its width before it on, so that what is due need not wait until all of it
-//! has cascaded. (One slot at a time, the nearest first, and not while removed values are swept
-//! out. Who advances rarely then does much of it in one step.)
+//! A far slot of about a thousand values or more is taken apart ahead of time, so that what is due
+//! need not wait until the whole slot has cascaded. This begins a sixteenth of the slot's width
+//! before its first tick, and each advance does a part. (One slot at a time, the nearest first, and
+//! not while removed values are swept out. If advances are rare, one of them does much of it.)
 //!
 //! The slots hold 16-byte tickets in chunks, not the values: cascading streams through memory and
 //! moves no value. A removed value leaves its ticket behind; tickets without a value are swept out,
-//! a few at a time, as soon as they are the greater part.
+//! a few at a time, as soon as they outnumber the others.
 
 #![forbid(unsafe_code)]
 
@@ -58,17 +58,18 @@ use std::fmt;
 use places::Places;
 use slots::{Entry, Slots, Visit};
 
-/// Tickets without a value that are not worth a sweep.
+/// So few tickets without a value are not worth a sweep.
 const SPARE_TICKETS: usize = 64;
-/// Tickets that each call looks at while a sweep is due. A round over all of them is done after a
-/// small part as many removals, so removing stays O(1).
+/// Tickets that each call looks at while a sweep is due. A round over all `n` tickets takes no more
+/// than about `n / 64` removals, so removing stays O(1).
 const SWEEP_TICKETS: usize = 64;
-/// Tickets of a large slot that each advance takes apart ahead of time, at least.
+/// Each advance takes at least this many tickets out of a slot that is taken apart ahead of time,
+/// if its limit allows.
 const PREPARED_TICKETS: usize = 64;
 
-/// Says which value of a [`Wheel`] is meant; never valid again once that value has left.
+/// Identifies a value of a [`Wheel`]; never valid again once that value has left.
 ///
-/// A key means nothing to another wheel than the one that made it, which cannot tell.
+/// A key is for the wheel that made it: another wheel cannot tell that the key is not its own.
 ///
 /// ```
 /// use shardwheel::wheel::Wheel;
@@ -92,7 +93,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the slots hold for a value; without a value when that was removed.
+/// What the slots hold for a value. It stays behind when the value is removed.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     deadline: u64,
@@ -151,10 +152,10 @@ impl<T> Wheel<T> {
         Self { slots: Slots::new(tick), places: Places::new(), sweeping: false }
     }
 
-    /// Keeps `value` until the tick `deadline`; the key takes it out before.
+    /// Keeps `value` until the tick `deadline`; the returned key takes it out before that.
     ///
     /// A deadline at or before [`now`](Self::now) expires at the next advance, wherever that goes.
-    /// O(1) amortised; O(log n) of the overdue ones for such a deadline.
+    /// O(1) amortised; for such a deadline O(log n), where n is the number of overdue values.
     ///
     /// # Panics
     ///
@@ -203,7 +204,7 @@ impl<T> Wheel<T> {
         self.places.get(key).map(|(_, value)| value)
     }
 
-    /// The value of `key`, while it waits, to be changed. O(1).
+    /// The value of `key`, while it waits, for changing it. O(1).
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -255,9 +256,9 @@ impl<T> Wheel<T> {
     /// Like [`advance`](Self::advance), in pieces: looks at no more than `limit` values (at least
     /// one), and says whether it caught up with `to`.
     ///
-    /// Values that expire, values that cascade, ahead of time or not, and values already removed all
-    /// count. A call may look at a constant number more per value expired, to sweep out removed
-    /// ones; those of them that are overdue in one go. While it is not caught up
+    /// Values that expire, values that cascade (ahead of time or not) and values already removed
+    /// all count. Beyond the limit a call may look at 64 values, and four more per value expired,
+    /// to sweep out removed ones; overdue ones are swept in one go. While it has not caught up,
     /// [`now`](Self::now) is behind `to`, or values are overdue; call again.
     ///
     /// ```
@@ -302,11 +303,12 @@ impl<T> Wheel<T> {
     /// The tick of the earliest deadline, exactly; `None` if nothing waits. For overdue values it
     /// is a tick at or before [`now`](Self::now).
     ///
-    /// O(1) unless the value that was earliest in its slot has been removed. Then this call looks
+    /// O(1) unless the earliest value of the first slot has been removed. Then this call looks
     /// through that slot, and on through slots in which every value was removed, up to the first
-    /// one that waits: O(n) at worst, and removed values are never much more than those that wait.
-    /// It also looks through what is left of a slot in which a bounded advance or a sweep stopped,
-    /// or that is taken apart ahead of time if its earliest value has been removed.
+    /// one that waits: O(n) at worst, and removed values are never many more than those that wait.
+    /// It also looks through what is left of a slot in which a bounded advance or a sweep has
+    /// stopped; and through a slot that is taken apart ahead of time, if its earliest value has
+    /// been removed.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -343,7 +345,7 @@ impl<T> Wheel<T> {
         self.len() == 0
     }
 
-    /// The tick that time has come to: the last one whose values were handed out.
+    /// The tick that time has reached: the last one whose values were handed out. O(1).
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -355,8 +357,8 @@ impl<T> Wheel<T> {
         self.slots.hand()
     }
 
-    /// Drops every value that waits; time stays, and no old key becomes valid again. O(n), with
-    /// the places of all values ever held at once.
+    /// Drops every value that waits; time stays, and no old key becomes valid again. O(n), where n
+    /// is the largest number of values ever held at once.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -378,7 +380,7 @@ impl<T> Wheel<T> {
         self.sweeping = false;
     }
 
-    /// Panics if the wheel is not as it should be; for tests and fuzzing. O(n).
+    /// Panics if the wheel is inconsistent; for tests and fuzzing. O(n log n).
     ///
     /// Among other things it compares the answer of [`next_expiry`](Self::next_expiry) with a look
     /// at every value.
@@ -403,11 +405,11 @@ impl<T> Wheel<T> {
         assert_eq!(waiting, ticketed, "each value has exactly one ticket");
     }
 
-    /// Takes some of the next large slot apart, if it is time: the part of it that passed since `before`, of the time that was
-    /// left then.
+    /// Takes apart a part of the next large slot, if it is time: as large a part of what is left of it as the time
+    /// since `before` is of the time that was left then.
     fn prepare(&mut self, before: u64, limit: usize) {
         let Self { slots, places, .. } = self;
-        // Begun with first, so that it is known how much there is.
+        // First begins with the slot, so that it is known how much there is.
         slots.look_ahead();
         let part = slots.unprepared().map_or(0, |(count, until)| {
             let passed = u128::from(slots.hand() - before) * count as u128;
@@ -416,8 +418,8 @@ impl<T> Wheel<T> {
         slots.prepare(limit.min(part.max(PREPARED_TICKETS)), |ticket| places.contains(ticket.key));
     }
 
-    /// Looks at some tickets if those without a value are the greater part, or were when the round
-    /// began, and throws these out.
+    /// If tickets without a value outnumber the others, or did when the round under way began, looks at `tickets` of
+    /// them all, and throws out those without a value.
     fn sweep(&mut self, tickets: usize) {
         let stale = self.slots.len() - self.places.len();
         if self.sweeping || stale > self.places.len() + SPARE_TICKETS {

@@ -13,7 +13,7 @@ enum Content<T> {
         deadline: u64,
         value: T,
     },
-    /// With the next free place.
+    /// Holds the next free place.
     Free(Option<u32>),
     Retired,
 }
@@ -58,7 +58,7 @@ impl<T> Places<T> {
         Key { index, generation: self.places[index as usize].generation }
     }
 
-    /// Takes a value out; its place is free before the value is anybody's.
+    /// Takes a value out; its place is free before the caller has the value.
     pub(crate) fn remove(&mut self, key: Key) -> Option<(u64, T)> {
         let place = self.places.get_mut(key.index as usize)?;
         if place.generation != key.generation || !matches!(place.content, Content::Held { .. }) {
@@ -98,7 +98,7 @@ impl<T> Places<T> {
         self.get(key).is_some()
     }
 
-    /// Asks the processor for a value.
+    /// Asks the processor for the place of a value.
     pub(crate) fn prefetch(&self, key: Key) {
         if let Some(place) = self.places.get(key.index as usize) {
             crate::sync::prefetch(place);

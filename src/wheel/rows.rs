@@ -1,19 +1,19 @@
-//! The slots of all levels, seen from one tick, their *base*: which holds what, and what comes first.
+//! The slots of all levels, seen from one tick, their *base*: which slot holds what, and what comes first.
 //!
-//! Whoever owns the rows knows the base and passes it in; all ticks filed lie at or after it.
+//! The owner of the rows knows the base and passes it in; all ticks filed lie at or after it.
 
 use super::chunks::{Arena, Chain};
 use super::level::{LEVEL_COUNT, SLOT_COUNT, level_for, slot_for, slot_last, slot_start};
 use super::slots::Entry;
 
-/// Slots of all levels. They are numbered in one row; the order is that of time: see [`level`](super::level).
+/// Slots of all levels. They are numbered in one row, in the order of time: see [`level`](super::level).
 pub(super) const POSITION_COUNT: usize = LEVEL_COUNT * SLOT_COUNT;
 
 #[derive(Debug)]
 pub(super) struct Rows {
     /// One bit per slot of a level: the slot holds an entry.
     occupied: [u64; LEVEL_COUNT],
-    /// One bit per slot: the entry that made the slot's minimum may be unwanted. See `doubt`.
+    /// One bit per slot: the entry that set the slot's minimum may be unwanted. See `doubt`.
     doubtful: [u64; LEVEL_COUNT],
     chains: Box<[Chain]>,
 }
@@ -49,14 +49,15 @@ impl Rows {
         }
     }
 
-    /// True if the slot of `tick` would go by an entry due then: it must be wanted.
+    /// True if an entry due at `tick` would set the minimum of its slot: then it must be wanted.
     pub(super) fn leads(&self, base: u64, tick: u64) -> bool {
         let position = position_of(base, tick);
         let chain = &self.chains[position];
         chain.is_empty() || tick < chain.min() || tick == chain.min() && self.is_doubtful(position)
     }
 
-    /// Puts an entry where its tick says; the slot, and how many are in there now. It is wanted if it `leads`.
+    /// Puts an entry where its tick says. Returns the slot, and how many entries it holds now. If the entry `leads`, it
+    /// must be wanted.
     pub(super) fn file<E: Entry>(&mut self, arena: &mut Arena<E>, base: u64, tick: u64, entry: E) -> (usize, usize) {
         let position = position_of(base, tick);
         let chain = &mut self.chains[position];
@@ -72,7 +73,7 @@ impl Rows {
         self.chains[position]
     }
 
-    /// Empties a slot.
+    /// Empties a slot and returns what it held.
     pub(super) fn detach(&mut self, position: usize) -> Chain {
         self.occupied[level_of(position)] &= !bit(position);
         self.doubtful[level_of(position)] &= !bit(position);
@@ -118,11 +119,11 @@ impl Rows {
         self.chains[..level * SLOT_COUNT].swap_with_slice(&mut other.chains[..level * SLOT_COUNT]);
     }
 
-    /// An entry due at `tick` is not wanted any more: the minimum of its slot shall not be trusted if it was the one.
+    /// An entry due at `tick` is not wanted any more: if it set the minimum of its slot, that is not to be trusted.
     pub(super) fn doubt(&mut self, base: u64, tick: u64) {
         let position = position_of(base, tick);
         let chain = &self.chains[position];
-        // An empty one's minimum is a tick, too.
+        // The minimum of an empty slot is a tick, too.
         if !chain.is_empty() && chain.min() == tick {
             self.doubtful[level_of(position)] |= bit(position);
         }
@@ -132,7 +133,7 @@ impl Rows {
         self.doubtful[level_of(position)] & bit(position) != 0
     }
 
-    /// The earliest tick of what is live; looks through slots whose minimum is doubtful only.
+    /// The earliest tick of all live entries; looks only through slots whose minimum is doubtful.
     pub(super) fn first_live<E: Entry>(
         &self,
         arena: &Arena<E>,
@@ -150,7 +151,8 @@ impl Rows {
         self.chains.iter().flat_map(|&chain| arena.iter(chain))
     }
 
-    /// Panics unless every entry is where its tick says and the bitmaps are the occupied slots; the chunks in use.
+    /// Panics unless every entry is where its tick says and the bitmaps are the occupied slots. Returns the chunks in
+    /// use.
     pub(super) fn check<E: Entry>(&self, arena: &Arena<E>, base: u64, hand: u64) -> usize {
         (0..POSITION_COUNT).map(|position| self.check_slot(arena, base, hand, position)).sum()
     }

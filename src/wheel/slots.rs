@@ -1,23 +1,25 @@
-//! The hierarchical wheel itself, for small entries that are copied about: the shards' hints, and
+//! The hierarchical wheel itself, for small entries that are copied around: the shards' hints, and
 //! the tickets of [`Wheel`](super::Wheel). It owns nothing but entries and the ticks they are due.
 //!
 //! An entry is in exactly one of five places:
 //!
 //! - in the **slot** that its tick says ([`level`](super::level)), all ahead of the hand;
-//! - **late**: it was due when it was inserted. A heap, so that these too come out by tick;
+//! - **late**: it was due when it was inserted, or read as farther ahead than [`Entry::REACH`]. A
+//!   heap, so that these too come out by tick;
 //! - **open**: the slot that the hand has entered and that is being taken apart. What is due comes
-//!   out, the rest cascades to lower levels. It may take several calls, and the hand stays where it
-//!   is meanwhile: no later tick can come out before an earlier one that is still in here;
+//!   out, the rest cascades to lower levels. This may take several calls, and the hand stays where
+//!   it is meanwhile: no later tick can come out before an earlier one that is still in here;
 //! - **swept**: the slot that `review_some` is in the middle of. It is put back before the hand
 //!   may enter that slot;
-//! - **ahead**: the next slot, if it is large, is taken apart before the hand gets there: see
+//! - **ahead**: the next large slot, which is taken apart before the hand gets there: see
 //!   [`ahead`](super::ahead).
 //!
-//! The hand enters any other slot at the slot's earliest tick, not at its start, when time has come
-//! that far. So a lone far entry cascades once instead of once per level.
+//! The hand enters any other slot at the slot's earliest tick, or at the tick that time is moved to
+//! if that comes first; not at the slot's start. So a lone far entry cascades once instead of once
+//! per level.
 //!
-//! It does not look at a clock, and it removes no single entry: an entry that is not wanted any more
-//! is dropped by whoever looks at it next.
+//! The wheel looks at no clock, and it removes no single entry: an entry that is not wanted any more
+//! is dropped when it is looked at next.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -28,26 +30,29 @@ use super::level::level_for;
 use super::rows::{self, POSITION_COUNT, Rows, level_of, position_of};
 use super::taken::Taken;
 
-/// Slots with so many entries are taken apart ahead of time: fewer take some ten microseconds.
+/// A slot with at least this many entries is taken apart ahead of time: a smaller one takes some ten microseconds.
 const LARGE: usize = if cfg!(test) { 8 } else { 1024 };
-/// From this level on: what is in a slot below it is due within 64 ticks.
+/// Only slots of this level or above are taken apart ahead of time: what is in a lower one is due within 64 ticks.
 const LARGE_LEVEL: usize = 2;
-/// From this part of its own width before its first tick on, a slot is taken apart; later if nearer ones are large, since there is
-/// only one ahead, the nearest. Not earlier: some of its entries may be removed before, and a nearer slot may become large.
+/// A slot is begun with when its first tick is this part of the slot's width away (a sixteenth); later if nearer ones
+/// are large, since only one slot is ahead at a time, the nearest. Not earlier: some of its entries may be removed
+/// before, and a nearer slot may become large.
 pub(crate) const LEAD_PART: u64 = 16;
-/// Room for overdue entries that is kept when there are none.
+/// Room that is kept for overdue entries when there are none.
 const LATE_KEPT: usize = 1024;
 /// The sweep begins above all slots. Those of the rows ahead count as further slots on top.
 const SWEEP_START: usize = 2 * POSITION_COUNT;
 
 /// What the wheel holds.
 pub(crate) trait Entry: Copy {
-    /// Whether `first_live` is asked for, so that visitors are asked which entries are wanted; and shown beforehand what is coming.
+    /// True if entries may become unwanted and `first_live` is used: then visitors are asked which entries are wanted,
+    /// and are shown beforehand what is coming.
     const MAY_BE_UNWANTED: bool;
-    /// No entry is due further ahead of the hand than this: what reads so comes out at the next advance, to be looked at.
+    /// No entry is due further ahead of the hand than this: one that reads so comes out at the next advance, to be
+    /// looked at.
     const REACH: u64 = u64::MAX;
 
-    /// The tick this entry is due, decoded near `hand`: an entry may keep fewer bits of it.
+    /// The tick at which this entry is due, decoded near `hand`: an entry may keep only some of its bits.
     fn tick(self, hand: u64) -> u64;
 }
 
@@ -56,13 +61,14 @@ pub(crate) trait Entry: Copy {
 pub(crate) enum Visit {
     /// It is due at this tick, and has left the wheel.
     Due(u64),
-    /// It moves to another slot, which will go by it, if the visitor says that it is still wanted.
+    /// It moves to another slot and sets that slot's minimum, if the visitor says that it is still wanted.
     Passing,
-    /// Either of both soon, with some dozens of others: what they need can be asked for side by side. It stays, whatever the answer.
+    /// It will be shown as one of these soon, like some dozens of others: what they need can be asked for side by side.
+    /// It stays, whatever the answer.
     Soon,
 }
 
-/// An entry that was due when it came; the earliest is the greatest, for the heap.
+/// An entry that was due when it came. The order is reversed, for the heap: the earliest is the greatest.
 #[derive(Clone, Copy, Debug)]
 struct Late<E> {
     tick: u64,
@@ -152,7 +158,7 @@ impl<E: Entry> Slots<E> {
         [slot, late, self.open.min(self.hand), self.swept.min(self.hand), ahead].into_iter().flatten().min()
     }
 
-    /// Puts an entry that is counted already where its tick says.
+    /// Puts an entry, which is counted already, where its tick says.
     fn put(&mut self, entry: E) {
         let tick = entry.tick(self.hand);
         if self.is_late(tick) {
@@ -166,17 +172,17 @@ impl<E: Entry> Slots<E> {
         if E::REACH == u64::MAX {
             return tick <= self.hand;
         }
-        // One comparison for both: what is not ahead of the hand wraps round.
+        // One comparison for both: what is not ahead of the hand wraps around.
         tick.wrapping_sub(self.hand).wrapping_sub(1) >= E::REACH
     }
 
-    /// Few are late.
+    /// Cold: few entries are late.
     #[cold]
     fn put_late(&mut self, tick: u64, entry: E) {
         self.late.push(Late { tick: tick.min(self.hand), entry });
     }
 
-    // Always: else it depends on the build whether it is, and with it what an expiry costs.
+    // Always: otherwise it would depend on the build whether this is inlined, and with it what an expiry costs.
     #[inline(always)]
     fn file(&mut self, tick: u64, entry: E) {
         if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
@@ -184,13 +190,14 @@ impl<E: Entry> Slots<E> {
         }
         let (position, len) = self.rows.file(&mut self.arena, self.hand, tick, entry);
         if len == LARGE && level_of(position) >= LARGE_LEVEL {
-            // Perhaps it is the next one.
+            // Perhaps this is the next large slot.
             self.prepare_from = 0;
         }
     }
 
-    /// Files an entry that was held elsewhere, unless it is unwanted and its slot would go by it. (To ask of each would take a
-    /// cache miss each time that it moves. What else is unwanted is dropped later.)
+    /// Files an entry that was held elsewhere; but drops it if it is unwanted and would set the minimum of its slot.
+    /// (To ask about each entry would take a cache miss each time that it moves. Other unwanted ones are dropped
+    /// later.)
     fn pass(&mut self, tick: u64, entry: E, wanted: &mut impl FnMut(E) -> bool) {
         let leads = || self.ahead_at(tick).map_or_else(|| self.rows.leads(self.hand, tick), |ahead| ahead.leads(tick));
         let is_asked = E::MAY_BE_UNWANTED && leads();
@@ -202,7 +209,7 @@ impl<E: Entry> Slots<E> {
         }
     }
 
-    /// What is ahead, if `tick` belongs to that slot.
+    /// The slot ahead, if `tick` belongs to it.
     fn ahead_at(&self, tick: u64) -> Option<&Ahead<E>> {
         self.ahead.as_ref().filter(|ahead| ahead.covers(tick))
     }
@@ -225,9 +232,9 @@ impl<E: Entry> Slots<E> {
         })
     }
 
-    /// Like `advance_bounded`, and takes what it touches off `left`, which is not zero. Of the entries that cascade it shows those
-    /// whose tick becomes the first one of their slot, and drops them if `visit` answers false. What it shows as coming soon does not
-    /// count.
+    /// Like `advance_bounded`, and takes what it touches off `left`, which is not zero. Of the entries that cascade, it
+    /// shows those whose tick becomes the earliest of their slot, and drops them if `visit` returns false. Entries that
+    /// it shows as coming soon do not count.
     pub(crate) fn advance_visiting(
         &mut self,
         to: u64,
@@ -283,8 +290,8 @@ impl<E: Entry> Slots<E> {
         self.open.is_empty()
     }
 
-    /// Opens the open slot's next chunk if it is time. Of what is in there, it shows what is due within the lowest level: soon enough, as a
-    /// rule, to be in the cache still.
+    /// Opens the open slot's next chunk if no chunk is open. Shows those of its entries that belong to the lowest
+    /// level: they are due soon enough, as a rule, to be in the cache still.
     fn open_chunk(&mut self, visit: &mut impl FnMut(Visit, E) -> bool) {
         if !E::MAY_BE_UNWANTED {
             return;
@@ -296,8 +303,7 @@ impl<E: Entry> Slots<E> {
         }
     }
 
-    /// Puts a slot that is half swept back if the hand is to enter it; true if it does not lie in
-    /// the way any more.
+    /// Puts a slot that is half swept back if the hand is to enter it; true if that slot is not in the way any more.
     fn unsweep(&mut self, to: u64, left: &mut usize, visit: &mut impl FnMut(Visit, E) -> bool) -> bool {
         if self.swept.is_empty() || to < self.swept.first {
             return true;
@@ -312,18 +318,18 @@ impl<E: Entry> Slots<E> {
         self.swept.is_empty()
     }
 
-    /// True if the hand, on its way to `to`, comes to what is ahead before any other slot.
+    /// True if the hand, on its way to `to`, comes to the slot ahead before any other slot.
     fn comes_to_ahead(&self, to: u64) -> bool {
         let is_first = |ahead: &Ahead<E>| self.rows.first().is_none_or(|position| ahead.position() < position);
         self.ahead.as_ref().is_some_and(|ahead| ahead.base() <= to && is_first(ahead))
     }
 
-    /// Completes what is ahead if the hand comes to it next; true if that does not lie in the way any more.
+    /// Completes the slot ahead if the hand comes to it next; true if that slot is not in the way any more.
     fn complete_ahead(&mut self, to: u64, left: &mut usize, visit: &mut impl FnMut(Visit, E) -> bool) -> bool {
         !self.comes_to_ahead(to) || self.split(left, &mut |entry| visit(Visit::Passing, entry))
     }
 
-    /// Moves the hand into the next occupied slot, or to `to` if that comes first; false then.
+    /// Moves the hand into the next occupied slot and returns true; or to `to` if that comes first, and returns false.
     fn enter_next(&mut self, to: u64) -> bool {
         if self.comes_to_ahead(to) {
             self.enter_ahead();
@@ -340,14 +346,14 @@ impl<E: Entry> Slots<E> {
         true
     }
 
-    /// Puts the rows ahead in the place of the lower levels, which are empty by now. What is due at the first tick is in the hand's own
-    /// slot then, which `enter_next` enters at once.
+    /// Puts the rows ahead in the place of the lower levels, which are empty by now. What is due at the first tick is
+    /// then in the hand's own slot, which `enter_next` enters at once.
     fn enter_ahead(&mut self) {
         let Some(mut ahead) = self.ahead.take() else { return };
         debug_assert!(ahead.rest.is_empty(), "entries would be lost");
         self.rows.swap_below(level_of(ahead.position()), &mut ahead.rows);
         self.hand = ahead.base();
-        // There may be large ones among them.
+        // There may be large slots among them.
         self.prepare_from = 0;
     }
 
@@ -362,8 +368,9 @@ impl<E: Entry> Slots<E> {
 
 /// Taking large slots apart ahead of time.
 impl<E: Entry> Slots<E> {
-    /// The tick at which there is something to do ahead: a slot is to be begun with, or the one that is ahead to be entered, so that the
-    /// next one can be. `u64::MAX` for nothing. Later than the hand once `prepare` is done, unless a sweep is under way.
+    /// The tick at which there is something to do ahead: to begin with a slot, or to enter the slot ahead, so that the
+    /// next one can be begun with. `u64::MAX` if there is nothing. Later than the hand once `prepare` is done, unless a
+    /// sweep is under way.
     pub(crate) fn prepare_from(&self) -> u64 {
         self.ahead.as_ref().map_or(self.prepare_from, Ahead::base)
     }
@@ -373,14 +380,15 @@ impl<E: Entry> Slots<E> {
         self.ahead.is_some() || self.hand >= self.prepare_from
     }
 
-    /// Entries that `prepare` has begun with and not seen yet, and the tick by which it should have.
+    /// How many entries of the slot ahead are not filed yet, and the tick by which they should be.
     pub(crate) fn unprepared(&self) -> Option<(usize, u64)> {
         let ahead = self.ahead.as_ref().filter(|ahead| !ahead.rest.is_empty())?;
         Some((ahead.rest.len(), ahead.base()))
     }
 
-    /// Takes the next large slot apart, if it is time: `limit` entries of it (at least one), so that an advance does not have to
-    /// do it all at once. Asks of some whether they are `wanted`, as an advance does. True if nothing is left to do for now.
+    /// Takes the next large slot apart, if it is time: `limit` entries of it (at least one), so that an advance does
+    /// not have to do it all at once. Asks about some whether they are `wanted`, as an advance does. True if nothing is
+    /// left to do for now.
     pub(crate) fn prepare(&mut self, limit: usize, mut wanted: impl FnMut(E) -> bool) -> bool {
         self.look_ahead();
         self.split(&mut limit.max(1), &mut wanted)
@@ -391,7 +399,7 @@ impl<E: Entry> Slots<E> {
         if self.ahead.take_if(|ahead| ahead.is_empty()).is_some() {
             self.prepare_from = 0;
         }
-        // A sweep under way would miss it.
+        // A sweep under way would miss its entries.
         if self.hand < self.prepare_from() || self.sweep_position != SWEEP_START {
             return;
         }
@@ -408,7 +416,7 @@ impl<E: Entry> Slots<E> {
         }
     }
 
-    /// Files what is left of the slot ahead; true when nothing is.
+    /// Files what is left of the slot ahead; true when nothing is left.
     fn split(&mut self, left: &mut usize, wanted: &mut impl FnMut(E) -> bool) -> bool {
         while *left > 0 {
             let Some(entry) = self.pop_rest() else { break };
@@ -425,8 +433,8 @@ impl<E: Entry> Slots<E> {
 
 /// Looking into the slots.
 impl<E: Entry> Slots<E> {
-    /// Whether a live entry is due at exactly `tick`; `None` if more than `most` entries would
-    /// have to be looked at. Only the slot that holds `tick` is.
+    /// Whether a live entry is due at exactly `tick`; `None` if more than `most` entries would have
+    /// to be looked at. Looks only at the slot that holds `tick`.
     pub(crate) fn probe(&self, tick: u64, most: usize, mut live: impl FnMut(E) -> bool) -> Option<bool> {
         let overdue = tick <= self.hand;
         let late = if overdue { self.late.len() } else { 0 };
@@ -476,8 +484,8 @@ impl<E: Entry> Slots<E> {
     /// Sweeps on from where the last call stopped: `limit` entries (at least one) go through `keep`
     /// as in `review`; true when a round over all that is held was completed.
     ///
-    /// What was held when a round began has been looked at when it ends. The overdue entries come
-    /// last and in one piece.
+    /// All that was held when a round began has been looked at when it ends. The overdue entries
+    /// come last and in one piece.
     pub(crate) fn review_some(&mut self, limit: usize, mut keep: impl FnMut(E) -> Option<E>) -> bool {
         let mut left = limit.max(1);
         loop {
@@ -497,8 +505,8 @@ impl<E: Entry> Slots<E> {
         }
     }
 
-    /// An entry due at `tick` is not wanted any more: `first_live` shall not trust the minimum of
-    /// its slot if it was the one. O(1).
+    /// An entry due at `tick` is not wanted any more: if it set the minimum of its slot, `first_live` must not trust
+    /// that. O(1).
     pub(crate) fn doubt(&mut self, tick: u64) {
         if let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.covers(tick)) {
             ahead.doubt(tick);
@@ -507,9 +515,9 @@ impl<E: Entry> Slots<E> {
         }
     }
 
-    /// The earliest tick of all live entries, if `doubt` was told of each that died and visitors
-    /// drop those that they are asked about. O(1) if the earliest slot's minimum was never doubted; else slots
-    /// are looked through, in order, up to the first live entry's.
+    /// The earliest tick of all live entries, if `doubt` was called for each that died, and visitors drop those that
+    /// they are asked about. O(1) if the earliest slot's minimum was never doubted; otherwise slots are looked through
+    /// in order, up to that of the first live entry.
     pub(crate) fn first_live(&self, mut live: impl FnMut(E) -> bool) -> Option<u64> {
         if let Some(late) = self.late.peek().filter(|late| live(late.entry)) {
             return Some(late.tick);
@@ -527,7 +535,7 @@ impl<E: Entry> Slots<E> {
 
     /// Takes the next slot for the sweep; false at the end of the round.
     fn sweep_next(&mut self) -> bool {
-        // First those of the rows ahead.
+        // First the slots of the rows ahead.
         let above = self.sweep_position.saturating_sub(POSITION_COUNT);
         if let Some(ahead) = &mut self.ahead
             && let Some(position) = ahead.rows.last_below(above)

@@ -1,4 +1,4 @@
-//! A slot on its way to somewhere else.
+//! A slot whose entries are on their way to other places.
 
 use super::chunks::{Arena, Chain};
 use super::rows::first_live;
@@ -25,7 +25,7 @@ impl<E: Entry> Taken<E> {
         Self { chain, loose: Vec::new(), position, first, last }
     }
 
-    /// Becomes `next`; nothing is left of it by then but its memory.
+    /// Becomes `next`, and keeps only its memory: by then it must be empty.
     pub(super) fn become_next(&mut self, next: Self) {
         let loose = std::mem::take(&mut self.loose);
         debug_assert!(self.chain.is_empty() && loose.is_empty(), "entries would be lost");
@@ -49,7 +49,7 @@ impl<E: Entry> Taken<E> {
         self.loose.pop()
     }
 
-    /// Opens the next chunk if none is open; what is in it.
+    /// Opens the next chunk and returns its entries; none if a chunk is open already.
     pub(super) fn open_chunk(&mut self, arena: &mut Arena<E>) -> &[E] {
         if !self.loose.is_empty() {
             return &[];
@@ -69,14 +69,14 @@ impl<E: Entry> Taken<E> {
         loose.chain(chain).min()
     }
 
-    /// The earliest tick of what is live. O(what is left).
+    /// The earliest tick of all live entries. O(what is left).
     pub(super) fn first_live(&self, arena: &Arena<E>, hand: u64, live: &mut impl FnMut(E) -> bool) -> Option<u64> {
         let loose = self.loose.iter().filter(|&&entry| live(entry));
         let loose = loose.map(|entry| entry.tick(hand)).min();
         first_live(arena, self.chain, hand, loose, live)
     }
 
-    /// Panics unless every entry belongs to the slot; the chunks in use.
+    /// Panics unless every entry belongs to the slot. Returns the chunks in use.
     pub(super) fn check(&self, arena: &Arena<E>, hand: u64) -> usize {
         for entry in self.iter(arena) {
             let tick = entry.tick(hand);

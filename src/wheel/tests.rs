@@ -31,14 +31,14 @@ impl Random {
         (self.next() >> 8) % bound
     }
 
-    /// Small ones as often as large ones, up to `bits` bits.
+    /// Small numbers as often as large ones, up to `bits` bits.
     fn spread(&mut self, bits: u64) -> u64 {
         let bits = self.below(bits + 1);
         self.next() & ((1 << bits) - 1)
     }
 }
 
-/// A whole tick.
+/// Keeps its whole tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wide {
     tick: u64,
@@ -53,7 +53,7 @@ impl Entry for Wide {
     }
 }
 
-/// 32 bits of a tick, as the shards' hints have them.
+/// Keeps 32 bits of its tick; the shards' hints keep 36.
 #[derive(Clone, Copy, Debug)]
 struct Narrow {
     tick: u32,
@@ -96,7 +96,7 @@ impl Modelled for Narrow {
     }
 }
 
-/// All that is due by `to`, with the hand each came out at.
+/// All that is due by `to`: tick and id, in the order in which they came out.
 fn expire_all(slots: &mut Slots<Wide>, to: u64) -> Vec<(u64, u32)> {
     let mut expired = Vec::new();
     assert!(slots.advance_bounded(to, usize::MAX, |tick, entry| expired.push((tick, entry.id))));

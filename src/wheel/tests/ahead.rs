@@ -10,7 +10,7 @@ fn no_step_is_long_though_many_values_wait_in_one_far_slot() {
     let mut wheel = Wheel::starting_at(far - 1_000);
     let mut random = Random::new(1);
     let keys: Vec<Key> = (0..count).map(|value| wheel.insert(far + random.below(far), value)).collect();
-    // Some go before, some while the slot is taken apart.
+    // Some go before the slot is taken apart, some meanwhile.
     keys.iter().step_by(5).for_each(|&key| _ = wheel.remove(key));
     let (mut expired, mut latest) = (0, 0);
     for now in far - 1_000..far + 3 * 4096 {
@@ -77,7 +77,7 @@ fn the_last_tick_of_all_may_be_removed_while_its_slot_is_ahead() {
     wheel.check_invariants();
 }
 
-/// How far a step that comes rarely brings what is ahead: its part of the time.
+/// A step that comes rarely does as large a part of the work ahead as it is of the time.
 #[test]
 fn steps_of_any_length_do_their_part() {
     for step in [1, 10, 50] {

@@ -126,12 +126,12 @@ impl<E: Modelled> SlotsModel<E> {
     }
 
     fn sweep(&mut self) {
-        // Mostly to the end: in the middle of a round nothing is begun with ahead.
+        // Mostly to the end: in the middle of a round, no slot is begun with ahead of time.
         let limit = if self.random.below(3) == 0 { self.random.spread(9) as usize } else { usize::MAX };
         let fate = self.random.below(8);
         let hand = self.slots.hand();
         if self.unswept.is_empty() {
-            // Perhaps in the middle of a round: then the rest of it only adds to what is seen.
+            // Completes the round that may be under way, so that the next call begins one.
             self.unswept = self.expected.iter().map(|&(_, id)| id).collect();
             self.slots.review_some(usize::MAX, Some);
         }
@@ -145,7 +145,7 @@ impl<E: Modelled> SlotsModel<E> {
         }
     }
 
-    /// A tick that something is due at, if anything is; or any.
+    /// Mostly a tick at which something is due; else any.
     fn known_tick(&mut self) -> u64 {
         let from = (self.some_tick(), 0);
         let known = self.expected.range(from..).next().map(|&(tick, _)| tick);

@@ -45,7 +45,7 @@ impl WheelModel {
         }
     }
 
-    /// The earliest as often as any other.
+    /// Removes the earliest as often as any other.
     fn remove(&mut self) {
         for _ in 0..self.random.spread(6) {
             let from = if self.random.below(2) == 0 { 0 } else { self.some_tick() };
@@ -103,7 +103,7 @@ fn wheel_agrees_with_a_model() {
     }
 }
 
-/// Nothing before `deadline`, the one value at it.
+/// Nothing comes out before `deadline`, and the one value at it.
 fn expires_exactly_at(wheel: &mut Wheel<u64>, deadline: u64, value: u64) {
     wheel.advance(deadline - 1, |value| panic!("{value} came early"));
     let mut expired = None;
