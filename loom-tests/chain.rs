@@ -17,7 +17,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 1;
 }
 
-use shard::{Access, Drain, Hint, Mailbox, Tick};
+use shard::{Access, Consumer, Hint, Mailbox, Tick};
 use std::rc::Rc;
 use support::{Change, Gate, Model, join, ordinal, outcome, place, spawn, stall_at_gate};
 
@@ -27,7 +27,7 @@ fn push(mailbox: &Mailbox, name: u64) {
 }
 
 /// Empties the mailbox; the names that were in it.
-fn drain(mailbox: &Mailbox, drain: &mut Drain) -> Vec<u64> {
+fn drain(mailbox: &Mailbox, drain: &mut Consumer) -> Vec<u64> {
     let mut names = Vec::new();
     mailbox.drain(drain, usize::MAX, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
     names

@@ -15,7 +15,7 @@ mod size {
     pub(crate) const MAILBOX_SEGMENT: usize = 2;
 }
 
-use shard::{Access, Drain, Hint, Mailbox, Tick};
+use shard::{Access, Consumer, Hint, Mailbox, Tick};
 use std::rc::Rc;
 use support::{Change, Model, join, ordinal, outcome, place, spawn};
 use sync::UnsafeCell;
@@ -34,14 +34,14 @@ fn push(mailbox: &Mailbox, name: u64) {
 }
 
 /// Takes up to `limit` hints of each stripe; their names.
-fn drain_some(mailbox: &Mailbox, drain: &mut Drain, limit: usize) -> Vec<u64> {
+fn drain_some(mailbox: &Mailbox, drain: &mut Consumer, limit: usize) -> Vec<u64> {
     let mut names = Vec::new();
     mailbox.drain(drain, limit, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
     names
 }
 
 /// Empties the mailbox; the names that were in it.
-fn drain(mailbox: &Mailbox, consumer: &mut Drain) -> Vec<u64> {
+fn drain(mailbox: &Mailbox, consumer: &mut Consumer) -> Vec<u64> {
     drain_some(mailbox, consumer, usize::MAX)
 }
 

@@ -151,7 +151,7 @@ where
     };
     let ordinal = thread::ordinal();
     // The guard goes before the value may be dropped: its destructor is user code.
-    let fired = shard.fired(node, value, next, clock.tick_at(now), &Access::new(&ordinal));
+    let fired = shard.rearm_or_end(node, value, next, clock.tick_at(now), &Access::new(&ordinal));
     match fired {
         Fired::Rearmed => {
             core.counters.add(&ordinal, Event::Rearmed, 1);

@@ -74,7 +74,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         let mut count = 0;
         while let Some((place, claim)) = self.take() {
             if self.is_due == IsDue::Yes
-                && let Some(count) = told_together(place)
+                && let Some(count) = share_reading(place)
             {
                 self.record_lateness(place, count);
             }
@@ -112,7 +112,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 /// read it for each would cost as much as a quick callback. If all callbacks are equally slow, and one thread runs
 /// them, no timer is recorded with less than a quarter of its lateness.
 #[inline]
-fn told_together(place: usize) -> Option<usize> {
+fn share_reading(place: usize) -> Option<usize> {
     match place {
         0 => Some(1),
         1 => Some(3),
@@ -256,7 +256,7 @@ mod tests {
     fn each_place_is_told_once() {
         let mut told = 0;
         for place in 0..1000 {
-            if let Some(count) = told_together(place) {
+            if let Some(count) = share_reading(place) {
                 assert!(place == told && 4 * place >= place + count - 1);
                 told += count;
             }

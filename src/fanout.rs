@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 const LANE_PATIENCE: Duration = Duration::from_millis(4);
 
 /// The threads that get a shard's batches first, with a pool of the scheduler's own.
-pub(crate) struct First {
+pub(crate) struct CallbackThreads {
     pub(crate) own: CallbackThread,
     /// Shared by all shards, if there are many.
     pub(crate) lane: Option<Arc<Lane>>,
@@ -46,7 +46,7 @@ pub(crate) struct First {
 /// What a worker keeps for its batches: who gets them first, and which may need help.
 pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// `None` without a pool of the scheduler's own.
-    first: Option<First>,
+    first: Option<CallbackThreads>,
     /// Batches handed over that may need more than one thread, the oldest first.
     batches: VecDeque<Watched<K, V>>,
     /// The last batch left in the lane, if it may still be there.
@@ -159,7 +159,7 @@ where
 }
 
 /// Has the shard's own thread call `run`; or one of the pool, if that thread is busy or there is none.
-fn spawn(first: Option<&First>, pool: &ThreadPool, run: Run) {
+fn spawn(first: Option<&CallbackThreads>, pool: &ThreadPool, run: Run) {
     let left = match first {
         Some(first) => first.own.try_give(run).err(),
         None => Some(run),
@@ -168,7 +168,7 @@ fn spawn(first: Option<&First>, pool: &ThreadPool, run: Run) {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
-    pub(crate) fn new(first: Option<First>) -> Self {
+    pub(crate) fn new(first: Option<CallbackThreads>) -> Self {
         Self { first, batches: VecDeque::new(), in_lane: None }
     }
 

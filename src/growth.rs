@@ -69,7 +69,7 @@ impl Growth {
     {
         let progress = &self.shards[index];
         progress.nodes_wanted(shard.extent(), Shard::<K, V>::NODE_BYTES).is_some()
-            || progress.set.load(Relaxed) < shard.lines_wanted()
+            || progress.set.load(Relaxed) < shard.lines_end()
     }
 
     /// Does a piece of the shard's work; true if there is more.
@@ -83,14 +83,14 @@ impl Growth {
             progress.populated.store(shard.populate(nodes), Relaxed);
         }
         let backed = progress.backed.load(Relaxed).max(1);
-        if backed < shard.lines_wanted() {
+        if backed < shard.lines_end() {
             // The guard is held for no longer than one piece takes.
             let ordinal = thread::ordinal();
             progress.backed.store(shard.populate_lines(backed, &Access::new(&ordinal)), Relaxed);
             return true;
         }
         let next = progress.set.load(Relaxed);
-        if next < shard.lines_wanted() {
+        if next < shard.lines_end() {
             self.split(index, shard, next, SPLIT_MAX);
         }
         self.is_due(index, shard)
@@ -121,7 +121,7 @@ impl Growth {
         // Fewer if there are many shards, since the others wait meanwhile. Up to a multiple, so that pieces begin where
         // large pages do.
         let most = (most >> self.shards.len().ilog2()).max(1);
-        let end = shard.lines_wanted().min(next + most - next % most);
+        let end = shard.lines_end().min(next + most - next % most);
         // Relaxed: this only shares the lines out. A caller that needs one which is not set yet sets it itself.
         if self.shards[index].set.compare_exchange(next, end, Relaxed, Relaxed).is_err() {
             return;
@@ -181,7 +181,7 @@ mod tests {
         fill(&scheduler);
         let doubled_by_callers = shard.line_count();
         assert!(!growth.help(0, shard), "there is memory to be had first");
-        while growth.shards[0].backed.load(Relaxed) < shard.lines_wanted() {
+        while growth.shards[0].backed.load(Relaxed) < shard.lines_end() {
             assert!(growth.step(0, shard));
         }
         while growth.help(0, shard) {}

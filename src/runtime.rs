@@ -8,7 +8,7 @@ use crate::close::Close;
 use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::expired::Runner;
-use crate::fanout::First;
+use crate::fanout::CallbackThreads;
 use crate::lane::{self, Lane};
 use crate::service::Core;
 use crate::worker::{Left, NO_LIMIT, Worker};
@@ -62,7 +62,7 @@ where
         let callback_thread = || CallbackThread::start(format!("{thread_name}-cb{index}"));
         let callback_thread = wants_callback_threads.then(callback_thread).transpose();
         let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
-        let first = callback_thread.map(|own| First { own, lane: lane.clone() });
+        let first = callback_thread.map(|own| CallbackThreads { own, lane: lane.clone() });
         let worker = Worker::new(Arc::clone(core), index, first);
         let pin_to = cores.get(index % cores.len().max(1)).copied();
         let running = running.clone();

@@ -8,9 +8,9 @@
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::expired::IsDue;
-use crate::fanout::{First, Watch, hand_over};
+use crate::fanout::{CallbackThreads, Watch, hand_over};
 use crate::service::Core;
-use crate::shard::{Access, Claim, Drain, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
+use crate::shard::{Access, Claim, Consumer, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
 use crate::under_way::Phase;
 use crate::wheel::slots::{Entry, Slots};
@@ -68,7 +68,7 @@ pub(crate) enum Left {
 pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: Arc<Core<K, V>>,
     index: usize,
-    inbox: Drain,
+    inbox: Consumer,
     wheel: Slots<Hint>,
     /// The latest time that the clock has shown.
     now: Nanos,
@@ -91,7 +91,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// What expires goes to the threads of `first` unless they are busy.
-    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<First>) -> Self {
+    pub(crate) fn new(core: Arc<Core<K, V>>, index: usize, first: Option<CallbackThreads>) -> Self {
         let inbox = core.shards[index].mailbox.consumer();
         let wheel = Slots::new(core.clock.first_tick().0);
         let due = Vec::with_capacity(STEP_MAX);
@@ -263,7 +263,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let mut looks = 0;
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
-            if tick > limit.0 || self.wheel.probe(tick, review_max, |hint| shard.is_live(hint, now)) != Some(false) {
+            if tick > limit.0 || self.wheel.probe(tick, review_max, |hint| shard.is_wanted(hint, now)) != Some(false) {
                 break Some(Tick(tick));
             }
             if looks >= review_max.saturating_mul(REVIEW_PLACES) {

@@ -2,7 +2,7 @@
 
 use super::Gate;
 use crate::shard::{
-    Access, ClaimedNode, Drain, Due, Fired, Hint, Intent, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot,
+    Access, ClaimedNode, Consumer, Due, Fired, Hint, Intent, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot,
     Started, Tick,
 };
 use crate::size::BATCH;
@@ -306,7 +306,7 @@ impl<K: Named> World<K> {
         let access = Access::new(&ordinal);
         let now = Tick(TICK_0 + now);
         let next = next.map(|tick| Due { tick: Some(Tick(TICK_0 + tick)), now });
-        match self.shard.fired(run.node, run.value, next, now, &access) {
+        match self.shard.rearm_or_end(run.node, run.value, next, now, &access) {
             Fired::Rearmed => true,
             Fired::Ended(node, _value) => {
                 self.shard.finish(node, &access);
@@ -416,7 +416,7 @@ pub(crate) struct Sealed;
 /// The worker: the shipped mailbox and look, with a list in the place of the wheel.
 pub(crate) struct Worker {
     world: World,
-    pub(crate) drain: Drain,
+    pub(crate) drain: Consumer,
     pub(crate) wheel: Vec<Hint>,
     pub(crate) firings: Vec<Firing>,
     /// Timers that repeat and are firing.

@@ -16,7 +16,7 @@ use std::mem::needs_drop;
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(super) node: ClaimedNode,
-    /// It may come back: `fired` follows, and `finish` only if `fired` says so.
+    /// It may come back: `rearm_or_end` follows, and `finish` only if `rearm_or_end` says so.
     pub(crate) repeats: bool,
     pub(super) deadline: Deadline,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Fired<V> {
 pub(crate) struct ClaimedNode {
     pub(super) node: u32,
     /// The node leaves the index when the timer is finished, unless somebody has taken it out by then.
-    pub(super) is_linked: bool,
+    pub(super) leaves_index: bool,
 }
 
 impl Claim {
@@ -67,7 +67,7 @@ impl ClaimedNode {
 
 /// A timer that we have just claimed; its word was `seen`.
 pub(super) fn claimed(node: u32, seen: Word, repeats: bool) -> Claim {
-    Claim { node: ClaimedNode { node, is_linked: true }, repeats, deadline: seen.deadline() }
+    Claim { node: ClaimedNode { node, leaves_index: true }, repeats, deadline: seen.deadline() }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
@@ -119,7 +119,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Called after the callback of a timer that repeats. The timer comes back at the deadline that it was given
     /// meanwhile, else at `next`. It ends if there is neither, or if somebody has ended it meanwhile.
-    pub(crate) fn fired(
+    pub(crate) fn rearm_or_end(
         &self,
         claim: ClaimedNode,
         value: V,
@@ -134,7 +134,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let next = next.filter(|_| !self.unindexed.is_sealed());
         // SAFETY: the claim says that the callback is ours, and it is used up here.
         unsafe { node.tail.put_value(value) };
-        match node.head.word.fired(next.map(Due::deadline)) {
+        match node.head.word.rearm_or_end(next.map(Due::deadline)) {
             Some(deadline) => {
                 // The timer may have been given this deadline long ago, and have missed it: then it is due now.
                 let tick = deadline.tick(now).map(|tick| tick.max(now));
@@ -166,7 +166,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// have taken it out already.)
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
-        let unlinked = claim.is_linked && self.take_out_of_index(node, access);
+        let unlinked = claim.leaves_index && self.take_out_of_index(node, access);
         // If we took it out, nobody needs the word any more to find out who retires the node. But somebody may still
         // ask it whether the key can be dropped.
         let must_tell = !unlinked || needs_drop::<K>();
@@ -201,7 +201,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         // SAFETY: the timer never was pending, so its value is its author's: ours. We come here once.
         let value = unsafe { node.tail.take_value() };
         // Others may be comparing its key, so it is finished like a timer that was claimed.
-        self.finish(ClaimedNode { node: node.number, is_linked: true }, access);
+        self.finish(ClaimedNode { node: node.number, leaves_index: true }, access);
         value
     }
 
@@ -219,7 +219,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn seal(&self, access: &Access, mut each: impl FnMut(Claim)) {
         let mut claim = |node, word: Word| {
             // The node stays in its cell: the shard is sealed.
-            each(Claim { node: ClaimedNode { node, is_linked: false }, repeats: false, deadline: word.deadline() });
+            each(Claim { node: ClaimedNode { node, leaves_index: false }, repeats: false, deadline: word.deadline() });
         };
         self.index.seal(&self.slab, access, &mut claim);
         self.seal_unindexed(claim);

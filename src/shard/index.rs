@@ -87,7 +87,7 @@ enum Seen<'a, K, V> {
 }
 
 /// What became of a claim.
-enum Claim {
+enum CellClaim {
     Made,
     Frozen,
     /// It needs a further line, and none is left.
@@ -96,7 +96,7 @@ enum Claim {
 
 /// What became of a claim in a line that is full.
 enum Behind<'a> {
-    Is(Claim),
+    Is(CellClaim),
     /// It goes on in this line: a further one, or the same, which has changed meanwhile.
     GoesOn(&'a Line),
 }
@@ -249,9 +249,9 @@ impl Index {
             // The cell has no room for the node's number if the shard was sealed before the array could grow.
             if let Some(cell) = home.cell(node.number) {
                 match self.claim(home.line, cell, access) {
-                    Claim::Made => break home,
-                    Claim::Exhausted => return Err(Unplaced::Exhausted),
-                    Claim::Frozen => {}
+                    CellClaim::Made => break home,
+                    CellClaim::Exhausted => return Err(Unplaced::Exhausted),
+                    CellClaim::Frozen => {}
                 }
             }
             if self.lines.is_sealed() {
@@ -290,7 +290,7 @@ impl Index {
 
     /// Puts a cell into the line, or into one behind it.
     #[inline]
-    fn claim(&self, line: &Line, cell: u32, access: &Access) -> Claim {
+    fn claim(&self, line: &Line, cell: u32, access: &Access) -> CellClaim {
         let mut line = line;
         loop {
             let (mut places, _) = line.search(AtomicPair::load, EMPTY);
@@ -304,10 +304,10 @@ impl Index {
             let (pair, side) = line.place(place);
             let seen = pair.load();
             if seen.is_frozen() {
-                return Claim::Frozen;
+                return CellClaim::Frozen;
             }
             if seen.cell(side) == 0 && pair.claim(seen, side, cell) {
-                return Claim::Made;
+                return CellClaim::Made;
             }
         }
     }
@@ -317,15 +317,17 @@ impl Index {
     fn claim_behind<'a>(&'a self, line: &'a Line, cell: u32, access: &Access) -> Behind<'a> {
         let last = line.last_pair().load();
         if last.is_frozen() {
-            return Behind::Is(Claim::Frozen);
+            return Behind::Is(CellClaim::Frozen);
         }
         if let Some(more) = last.link().line() {
             let is_raised = line.last_pair().relink(last, last.link().raised());
             return Behind::GoesOn(if is_raised { self.lines.overflow.at(more) } else { line });
         }
-        let Some(more) = self.lines.overflow.build(&[cell], true, access) else { return Behind::Is(Claim::Exhausted) };
+        let Some(more) = self.lines.overflow.build(&[cell], true, access) else {
+            return Behind::Is(CellClaim::Exhausted);
+        };
         if line.last_pair().relink(last, more) {
-            return Behind::Is(Claim::Made);
+            return Behind::Is(CellClaim::Made);
         }
         self.lines.overflow.retire(more, access);
         Behind::GoesOn(line)
@@ -468,7 +470,7 @@ where
 
 /// We took a node out of its line while its key may still be in use: marks its word, or retires it if nobody needs the
 /// key.
-fn tell_unlinked<K, V>(slab: &Arc<Slab<K, V>>, node: Node<'_, K, V>, access: &Access)
+fn mark_unlinked<K, V>(slab: &Arc<Slab<K, V>>, node: Node<'_, K, V>, access: &Access)
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -488,7 +490,7 @@ where
     V: Send + 'static,
 {
     if index.remove(spot, node.number, None, access) {
-        tell_unlinked(slab, node, access);
+        mark_unlinked(slab, node, access);
     }
 }
 

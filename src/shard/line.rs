@@ -158,14 +158,14 @@ pub(super) struct More(u32);
 impl More {
     pub(super) const NONE: Self = Self(0);
     /// How many numbers of lines a link has room for.
-    pub(super) const LINES_MAX: u32 = 1 << LINK_BITS;
+    pub(super) const LINE_NUMBERS: u32 = 1 << LINK_BITS;
 
     pub(super) fn new(line: u32, count: usize) -> Self {
         Self((count.min(COUNT_MAX as usize) as u32) << LINK_BITS | line)
     }
 
     pub(super) fn line(self) -> Option<u32> {
-        Some(self.0 & (Self::LINES_MAX - 1)).filter(|&line| line != 0)
+        Some(self.0 & (Self::LINE_NUMBERS - 1)).filter(|&line| line != 0)
     }
 
     pub(super) fn count_at_least(self) -> usize {

@@ -185,7 +185,7 @@ impl Lines {
     }
 
     /// One more than the number of the last line that there should be.
-    pub(super) fn wanted(&self, node_count: u32) -> u32 {
+    pub(super) fn end_wanted(&self, node_count: u32) -> u32 {
         let bits = self.bits();
         2 << (bits + u32::from(is_full(bits, node_count)))
     }
@@ -198,13 +198,13 @@ impl Lines {
     /// Makes the system put memory behind lines that there should be, from `next` on. Returns the first line that is
     /// left.
     pub(super) fn populate(&self, node_count: u32, next: u32, _pinned: &Access) -> u32 {
-        let end = self.wanted(node_count).min(next.saturating_add(POPULATED));
+        let end = self.end_wanted(node_count).min(next.saturating_add(POPULATED));
         self.array.populate(next..end, Line::touch)
     }
 
     /// Sets up to `limit` lines ahead of the callers, from `next` on. Returns the first line that is left.
     pub(super) fn split_ahead(&self, node_count: u32, next: u32, limit: u32, access: &Access) -> u32 {
-        let end = self.wanted(node_count).min(next.saturating_add(limit));
+        let end = self.end_wanted(node_count).min(next.saturating_add(limit));
         for number in next.max(2 << FIRST_BITS)..end {
             // Acquire: as in `bits`.
             let seen = self.bits.load(Acquire);

@@ -85,7 +85,7 @@ pub(crate) struct Mailbox {
 
 /// The consumer's end: where it will read next in each stripe. There is one, owned by the worker.
 #[derive(Debug)]
-pub(crate) struct Drain {
+pub(crate) struct Consumer {
     positions: Vec<Position>,
 }
 
@@ -96,7 +96,7 @@ struct Position {
 }
 
 // SAFETY: the pointers are to segments that any thread may read; see `Mailbox::next` for their lifetime.
-unsafe impl Send for Drain {}
+unsafe impl Send for Consumer {}
 
 impl Mailbox {
     pub(crate) fn new(stripe_count: usize) -> Self {
@@ -108,9 +108,9 @@ impl Mailbox {
     }
 
     /// The consumer's end. Only one may be used during a mailbox's life.
-    pub(crate) fn consumer(&self) -> Drain {
+    pub(crate) fn consumer(&self) -> Consumer {
         let start = Position { segment: ptr::null_mut(), slot: 0 };
-        Drain { positions: vec![start; self.heads.len()] }
+        Consumer { positions: vec![start; self.heads.len()] }
     }
 
     /// Adds a hint. `_guard` keeps alive every segment that this call can reach.
@@ -157,7 +157,7 @@ impl Mailbox {
     }
 
     /// Hands the waiting hints to `take`, up to `limit` from each stripe: producers may be faster than the worker.
-    pub(crate) fn drain(&self, drain: &mut Drain, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
+    pub(crate) fn drain(&self, drain: &mut Consumer, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
         let mut count = 0;
         for (stripe, position) in drain.positions.iter_mut().enumerate() {
             if position.segment.is_null() {
@@ -231,7 +231,7 @@ impl Mailbox {
     }
 
     /// True if the consumer has nothing to drain.
-    pub(crate) fn is_drained(&self, drain: &Drain) -> bool {
+    pub(crate) fn is_drained(&self, drain: &Consumer) -> bool {
         drain.positions.iter().zip(&self.heads).all(|(position, head)| {
             // Acquire: as in `drain`.
             let segment = if position.segment.is_null() { head.load(Ordering::Acquire) } else { position.segment };

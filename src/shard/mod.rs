@@ -41,14 +41,14 @@ pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
 pub(crate) use hint::Hint;
 pub(crate) use index::{Glimpse, Intent, Spot};
 pub(crate) use line::{HASH_MAX, NO_HASH};
-pub(crate) use mailbox::{Drain, Mailbox};
+pub(crate) use mailbox::{Consumer, Mailbox};
 pub(crate) use ordinal::{Ordinal, Ordinals};
 #[allow(unreachable_pub, reason = "as in `period`")]
 pub use period::MissedTicks;
 pub(crate) use period::{Period, Repeats};
 pub(crate) use reuse::batch_len;
 pub(crate) use segments::{LEN_MAX as NODES_MAX, SEGMENT_COUNT, Segments, Zeroed};
-pub(crate) use slab::Homeless;
+pub(crate) use slab::NoNode;
 pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
@@ -197,7 +197,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Started<V>, Refused<K, V>> {
-        let comes_back = repeats.is_wanted();
+        let comes_back = repeats.may_come_back();
         let node = self.allocate(&spot, key, value, due, repeats, access)?;
         let identity = Identity { node: node.number, generation: node.tail.generation() };
         let has_others = self.insert(spot, node, access)?;
@@ -225,7 +225,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Option<V>, Refused<K, V>> {
-        let comes_back = repeats.is_wanted();
+        let comes_back = repeats.may_come_back();
         let node = self.allocate(&spot, key, value, due, repeats, access)?;
         node.head.word.make_yielding();
         let has_others = self.insert(spot, node, access)?;
@@ -255,7 +255,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         access: &mut Access,
     ) -> Result<Node<'_, K, V>, Refused<K, V>> {
         let allocated = self.slab.allocate(spot.hash(), key, value, due.deadline(), repeats, access);
-        allocated.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))
+        allocated.map_err(|NoNode(key, value)| Refused::Exhausted(key, value))
     }
 
     /// Puts a new node into the index. True if other nodes in its line look like it and may still hold live timers.
@@ -266,7 +266,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             self.alarm.interrupt();
         }
         self.index.insert(&self.slab, spot, node, access).map_err(|unplaced| {
-            let Homeless(key, value) = self.slab.give_back(node, access);
+            let NoNode(key, value) = self.slab.give_back(node, access);
             match unplaced {
                 Unplaced::Sealed => Refused::Sealed(key, value),
                 Unplaced::Exhausted => Refused::Exhausted(key, value),
@@ -307,7 +307,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     #[inline]
     fn move_to(&self, node: Node<'_, K, V>, seen: Word, due: Due, access: &Access) -> Result<(), Word> {
         node.head.word.reschedule(seen, due.deadline())?;
-        // If the timer is firing, `fired` tells the worker.
+        // If the timer is firing, `rearm_or_end` tells the worker.
         if seen.is_pending() {
             self.announce(node.number, &node.head.promise, due, access);
         }
@@ -455,7 +455,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// True if the hint is still wanted: a look now would not file it at a later tick. (A look would, if the deadline
     /// lies beyond the horizon. But at half the horizon or more the hint counts as wanted: it is filed again when it
     /// comes nearer, not each time that somebody asks.)
-    pub(crate) fn is_live(&self, hint: Hint, now: Tick) -> bool {
+    pub(crate) fn is_wanted(&self, hint: Hint, now: Tick) -> bool {
         let word = self.slab.head(hint.node()).word.load();
         let filed = hint.tick(now);
         word.is_pending()
@@ -490,8 +490,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// The number of the last line that the index should have, plus 1.
-    pub(crate) fn lines_wanted(&self) -> u32 {
-        self.index.lines.wanted(self.slab.most_indexed())
+    pub(crate) fn lines_end(&self) -> u32 {
+        self.index.lines.end_wanted(self.slab.most_indexed())
     }
 
     /// True if callers may already need the line `next`, the first one that is not set.

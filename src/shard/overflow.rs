@@ -72,7 +72,7 @@ impl Overflow {
                 Err(found) => first = found,
             }
         }
-        let end = if keeps_some { More::LINES_MAX / 2 } else { More::LINES_MAX };
+        let end = if keeps_some { More::LINE_NUMBERS / 2 } else { More::LINE_NUMBERS };
         // Relaxed: only a number; the line is published by the thread that links it in.
         self.extent.fetch_update(Relaxed, Relaxed, |line| (line < end).then_some(line + 1)).ok()
     }
@@ -104,7 +104,7 @@ impl Overflow {
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn use_up(&self) {
-        self.extent.store(More::LINES_MAX / 2, Relaxed);
+        self.extent.store(More::LINE_NUMBERS / 2, Relaxed);
     }
 
     fn give_back(&self, number: u32) {

@@ -35,7 +35,7 @@ pub(crate) enum Repeats<V> {
 impl<V> Repeats<V> {
     /// True if the timer may come back.
     #[inline]
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(super) fn may_come_back(&self) -> bool {
         !matches!(self, Self::Never)
     }
 }

@@ -278,7 +278,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let first = self.with_own(access.ordinal, |own| {
             debug_assert_eq!(own.ready.first(), None, "nodes would be lost");
             own.ready = chain;
-            self.tell_unindexed(own);
+            self.report_unindexed(own);
             self.pop(&mut own.ready).map(|node| node.number)
         });
         self.raise_most_indexed();
@@ -322,7 +322,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Tells the census of such timers, a batch at a time.
-    fn tell_unindexed(&self, own: &mut Own) {
+    fn report_unindexed(&self, own: &mut Own) {
         let change = std::mem::take(&mut own.unindexed);
         if change != 0 {
             // Relaxed: a figure.
@@ -339,7 +339,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             own.limbo_len += 1;
             (own.limbo_len == self.reuse.batch).then(|| {
                 own.limbo_len = 0;
-                self.tell_unindexed(own);
+                self.report_unindexed(own);
                 std::mem::take(&mut own.limbo)
             })
         });

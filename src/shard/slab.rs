@@ -192,7 +192,7 @@ pub(super) type Begun<'a, K, V> = (Node<'a, K, V>, Identity, Word);
 
 /// Key and value that found no place; the caller knows the reason.
 #[derive(Debug)]
-pub(crate) struct Homeless<K, V>(pub(crate) K, pub(crate) V);
+pub(crate) struct NoNode<K, V>(pub(crate) K, pub(crate) V);
 
 pub(crate) struct Slab<K, V> {
     heads: Segments<Head<K>>,
@@ -317,8 +317,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         deadline: Deadline,
         repeats: Repeats<V>,
         access: &mut Access,
-    ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
-        let comes_back = repeats.is_wanted();
+    ) -> Result<Node<'_, K, V>, NoNode<K, V>> {
+        let comes_back = repeats.may_come_back();
         let node = self.fill(hash, key, value, repeats, access)?;
         node.head.aside.set_deadline(deadline);
         node.head.word.allocate(comes_back);
@@ -334,8 +334,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         deadline: Deadline,
         repeats: Repeats<V>,
         access: &mut Access,
-    ) -> Result<Begun<'_, K, V>, Homeless<K, V>> {
-        let comes_back = repeats.is_wanted();
+    ) -> Result<Begun<'_, K, V>, NoNode<K, V>> {
+        let comes_back = repeats.may_come_back();
         let node = self.fill(NO_HASH, key, value, repeats, access)?;
         self.count_unindexed(access);
         // Read before the timer may end and the node may be used again.
@@ -351,9 +351,9 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         value: V,
         repeats: Repeats<V>,
         access: &mut Access,
-    ) -> Result<Node<'_, K, V>, Homeless<K, V>> {
+    ) -> Result<Node<'_, K, V>, NoNode<K, V>> {
         let Some(node) = self.next_usable(access) else {
-            return Err(Homeless(key, value));
+            return Err(NoNode(key, value));
         };
         let Node { number, head, tail } = node;
         // SAFETY: we own the node: it is out of every list and out of the index, and its grace period is over.
@@ -370,7 +370,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Undoes `allocate` for a node that was never linked, and `begin` for one whose timer its author has ended.
-    pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> Homeless<K, V> {
+    pub(super) fn give_back(&self, node: Node<'_, K, V>, access: &Access) -> NoNode<K, V> {
         // SAFETY: the node was never linked, so no thread has reached its key in the index. If its timer was pending,
         // its author has ended it, so no thread has claimed it, and key and value are the author's. They are not used
         // again: the dead word below carries no key. (Leftover keys are looked for only when no call is under way.)
@@ -379,7 +379,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         // timer was pending. But then the shard is sealed, so the drainer does not find the node pending again.
         node.head.word.abort();
         self.take_back(node, access);
-        Homeless(key, value)
+        NoNode(key, value)
     }
 
     /// Drops the key of an ended timer, if nobody has.

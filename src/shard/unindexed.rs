@@ -24,7 +24,7 @@
 //! Somebody did so earlier, and what that thread observed comes along with the flag, or with the node.)
 
 use super::period::Repeats;
-use super::slab::Homeless;
+use super::slab::NoNode;
 use super::word::{End, Word};
 use super::{Access, Due, Identity, Refused, Shard};
 use crate::sync::{AtomicU32, Ordering};
@@ -40,7 +40,7 @@ pub(super) struct Unindexed(AtomicU32);
 impl Unindexed {
     /// Step 1 of the author. False if the shard is sealed.
     #[inline]
-    fn announce(&self) -> bool {
+    fn declare(&self) -> bool {
         // The steps alone could be relaxed: flags are never taken back; of two read-modify-writes the later one finds
         // the flag that the other has set; and a load that finds `ANY` also finds a `SEALED` that was set before it.
         // Acquire, here and below: an author that is refused observes what the sealer did before, above all that the
@@ -76,14 +76,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         repeats: Repeats<V>,
         access: &mut Access,
     ) -> Result<Identity, Refused<K, V>> {
-        if !self.unindexed.announce() {
+        if !self.unindexed.declare() {
             return Err(Refused::Sealed(key, value));
         }
         let begun = self.slab.begin(key, value, due.deadline(), repeats, access);
-        let (node, identity, word) = begun.map_err(|Homeless(key, value)| Refused::Exhausted(key, value))?;
+        let (node, identity, word) = begun.map_err(|NoNode(key, value)| Refused::Exhausted(key, value))?;
         // (If the word has changed, the timer was claimed: by the sealer, by `drain`, or when due by the worker.)
         if self.unindexed.is_sealed() && node.head.word.kill(word, End::Done).is_ok() {
-            let Homeless(key, value) = self.slab.give_back(node, access);
+            let NoNode(key, value) = self.slab.give_back(node, access);
             return Err(Refused::Sealed(key, value));
         }
         self.announce(node.number, &node.head.promise, due, access);
@@ -133,7 +133,9 @@ mod tests {
             if round % 4 == 2 {
                 assert_eq!(shard.cancel_this(timer, access), None, "it fires");
             }
-            let Fired::Ended(node, _) = shard.fired(node, value, None, now, access) else { panic!("it has ended") };
+            let Fired::Ended(node, _) = shard.rearm_or_end(node, value, None, now, access) else {
+                panic!("it has ended")
+            };
             shard.finish(node, access);
         }
         assert_eq!(shard.nodes_in_use(), 0);
@@ -160,7 +162,7 @@ mod tests {
         let few = 2 * shard.line_count();
         let mut next = 1;
         let mut grow = || {
-            while next < shard.lines_wanted() {
+            while next < shard.lines_end() {
                 next = shard.split_ahead(next, 1 << 16, &access());
             }
             shard.line_count()
@@ -186,14 +188,16 @@ mod tests {
         let shard = Shard::<u32, u32>::new(1, 64, now);
         let ordinal = crate::thread::ordinal();
         let access = &mut Access::new(&ordinal);
-        assert!(shard.unindexed.announce());
+        assert!(shard.unindexed.declare());
         shard.seal(access, |_| panic!("nothing is pending"));
         let due = Due { tick: Some(now), now };
         let begun = shard.slab.begin(7, 70, due.deadline(), Repeats::IfWanted, access);
         let (node, ..) = begun.expect("there is room");
         let Look::Expired(claim) = shard.look(Hint::new(now, node.number), now) else { panic!("it is due") };
         let (claim, value) = shard.take_value(claim);
-        let Fired::Ended(claim, 70) = shard.fired(claim, value, Some(due), now, access) else { panic!("it is back") };
+        let Fired::Ended(claim, 70) = shard.rearm_or_end(claim, value, Some(due), now, access) else {
+            panic!("it is back")
+        };
         shard.finish(claim, access);
     }
 }

@@ -287,7 +287,7 @@ impl AtomicWord {
         debug_assert!(matches!(seen.state(), State::Pending | State::Firing));
         // Release: what the caller did before happens before the callback.
         // Acquire: observes an earlier look of the worker; see `look`.
-        // Relaxed on failure, here and below except in `fired`: what was found is only compared again.
+        // Relaxed on failure, here and below except in `rearm_or_end`: what was found is only compared again.
         let moved = seen.turned(seen.state(), deadline);
         self.0.compare_exchange(seen.0, moved.0, AcqRel, Relaxed).map(drop).map_err(Word)
     }
@@ -338,7 +338,7 @@ impl AtomicWord {
     /// Cancel, replace and close try to end the timer while it fires, and the compare-exchange picks one:
     /// - they first: it is found dead here and does not come back.
     /// - this call first: they find it pending, and end it like any other.
-    pub(super) fn fired(&self, next: Option<Deadline>) -> Option<Deadline> {
+    pub(super) fn rearm_or_end(&self, next: Option<Deadline>) -> Option<Deadline> {
         // Acquire (in `load`), also on failure: if the timer has ended, our caller takes the node out of its cell, from
         // which others conclude that it has ended.
         let mut seen = self.load();
@@ -500,14 +500,14 @@ mod tests {
         let fire = |tick| assert!(matches!(word.look(Tick(tick)), Sight::Claimed(_)));
         fire(5);
         assert_eq!(word.look(Tick(9)), Sight::Nothing, "not twice");
-        assert_eq!(word.fired(Some(Deadline::at(Tick(8)))), Some(Deadline::at(Tick(8))));
+        assert_eq!(word.rearm_or_end(Some(Deadline::at(Tick(8)))), Some(Deadline::at(Tick(8))));
         fire(8);
         assert!(word.reschedule(word.load(), Deadline::at(Tick(20))).is_ok());
-        assert_eq!(word.fired(None), Some(Deadline::at(Tick(20))), "what it was given meanwhile counts");
+        assert_eq!(word.rearm_or_end(None), Some(Deadline::at(Tick(20))), "what it was given meanwhile counts");
         assert_eq!(word.look(Tick(19)), Sight::Later(Deadline::at(Tick(20))));
         fire(20);
         assert!(word.kill(word.load(), End::KeyInUse).is_ok());
-        assert_eq!(word.fired(Some(Deadline::at(Tick(30)))), None);
+        assert_eq!(word.rearm_or_end(Some(Deadline::at(Tick(30)))), None);
         assert!(!word.finish() && word.load().has_leftover_key());
     }
 

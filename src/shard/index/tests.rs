@@ -67,7 +67,9 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
     }
     for (claim, value) in firing {
         let access = &access();
-        let Fired::Ended(claim, _) = shard.fired(claim, value, None, NOW, access) else { panic!("it was ended") };
+        let Fired::Ended(claim, _) = shard.rearm_or_end(claim, value, None, NOW, access) else {
+            panic!("it was ended")
+        };
         shard.finish(claim, access);
     }
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
