@@ -1,8 +1,9 @@
 //! Many calls at once: one reading of the clock for all, and the memory that they need fetched side by side.
 //!
-//! A call by key waits for one or two cache misses, one after the other, when there are millions of timers. A batch first
-//! asks for the lines of some dozens of keys, then for the nodes behind them if there are such, and only then does what the single calls
-//! do, in order: so most of those waits overlap. A move or a cancel goes on from what was seen of its line then.
+//! With millions of timers, a call by key waits for one or two cache misses, one after the other. A batch first
+//! prefetches the lines of up to [`CHUNK`] keys, then the nodes behind them if they have any, and only then does what
+//! the single calls do, in order. So most of those waits overlap. A move or a cancel goes on from what was seen of its
+//! line at that time.
 
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};
@@ -12,10 +13,10 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-/// Keys looked up side by side: more than the processor fetches at once, few enough to find all still in its first cache
-/// and not to stop the reuse of memory for long.
+/// Keys looked up side by side: more than the processor fetches at once, few enough that all are still in its first
+/// cache, and that the reuse of memory does not stop for long.
 const CHUNK: usize = 32;
-/// So many of them tell whether those timers are there already.
+/// Keys of a chunk that show whether its timers exist already.
 const PROBED: usize = 8;
 
 /// At most `CHUNK` items of a batch.
@@ -27,18 +28,20 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// [`schedule_with`](Self::schedule_with) for many, with one reading of the clock, and faster: what the calls would wait
-    /// for one after the other is fetched side by side. The answers are those of the single calls in order.
+    /// [`schedule_with`](Self::schedule_with) for many timers, with one reading of the clock. The answers are those of
+    /// the single calls in order. It is faster than those from about ten timers on: the memory that they would wait
+    /// for one after the other is fetched side by side.
     ///
-    /// A batch is not a transaction: other threads may see some of it done and some not, and each key's answer is exact for
-    /// itself. It pays from about ten timers on.
+    /// A batch is not a transaction: other threads may see part of it done, and each key's answer is exact for itself.
     ///
-    /// Delays count from a moment within the call: from its beginning, if the iterator does not take long. Up to 32 timers are taken from
-    /// that before the first of them starts. If it panics, or a key does, those are dropped, and so are the answers by then.
+    /// Delays count from the beginning of the call; if the iterator takes long, from a later moment within the call.
+    /// Up to 32 timers are taken from the iterator before the first of them starts. If the iterator or a key panics,
+    /// these are dropped, and so are the answers so far.
     ///
     /// # Errors
-    /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with): one that finds no room gives key and
-    /// value back, and the others start all the same.
+    /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with). One that finds no room
+    /// (transient) gives key and value back, and the others start nevertheless; after [`close`](Self::close) all come
+    /// back (permanent).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -68,8 +71,8 @@ where
         self.by_chunks(timers, |(key, _, _)| key, start_all)
     }
 
-    /// [`reschedule`](Self::reschedule) for many, with one reading of the clock; see
-    /// [`schedule_batch`](Self::schedule_batch). The answers are those of the single calls in order.
+    /// [`reschedule`](Self::reschedule) for many timers, with one reading of the clock. The answers are those of the
+    /// single calls in order; see [`schedule_batch`](Self::schedule_batch) for when it is faster.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -93,8 +96,8 @@ where
         self.side_by_side(moves, |&(key, _)| key, Intent::Move, shift)
     }
 
-    /// [`cancel`](Self::cancel) for many; see [`schedule_batch`](Self::schedule_batch). The answers are those of the single
-    /// calls in order.
+    /// [`cancel`](Self::cancel) for many timers. The answers are those of the single calls in order; see
+    /// [`schedule_batch`](Self::schedule_batch) for when it is faster.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -131,8 +134,8 @@ where
         self.by_chunks(items, key, run)
     }
 
-    /// Runs `all`, which empties the chunk, on all items in order, a chunk of them under one guard, with their lines on their way into the
-    /// cache.
+    /// Takes the items in order, up to `CHUNK` at a time, and calls `all` with each chunk, under one guard and with
+    /// their lines on their way into the cache. `all` empties the chunk.
     fn by_chunks<'s, T, Q: Hash + ?Sized, R>(
         &'s self,
         items: impl IntoIterator<Item = T>,
@@ -157,7 +160,7 @@ where
     }
 }
 
-/// Where the timers of a chunk are, perhaps, and asks for their nodes.
+/// Where the timers of a chunk seem to be; prefetches their nodes.
 fn glimpses<'g, K, V, T>(
     chunk: &[(Place<'g, K, V>, T)],
     intent: Intent,
@@ -171,8 +174,8 @@ where
     std::array::from_fn(|at| chunk.get(at).and_then(glimpse))
 }
 
-/// Asks for the nodes of those timers that are there already. If none of the first few is, the others are not looked for, either: where all
-/// are new, that would be a tenth of the time.
+/// Prefetches the nodes of those timers that exist already. If none of the first [`PROBED`] exists, the others are not
+/// looked for: where all are new, that would cost a tenth of the time.
 fn prefetch_nodes<K, V, T>(chunk: &[(Place<'_, K, V>, T)], access: &Access)
 where
     K: Eq + Send + Sync + 'static,
@@ -180,7 +183,7 @@ where
 {
     let (first, others) = chunk.split_at(chunk.len().min(PROBED));
     let is_there = |(place, _): &(Place<'_, K, V>, T)| place.shard.glimpse(place.spot, Intent::End, access).is_some();
-    // All are asked for: no `any`.
+    // Not `any`: all of them are prefetched.
     if first.iter().filter(|item| is_there(item)).count() > 0 {
         others.iter().for_each(|item| _ = is_there(item));
     }

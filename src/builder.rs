@@ -30,19 +30,20 @@ const TICK_MAX: Duration = Duration::from_secs(3600);
 const SHARDS_MAX: usize = 1024;
 const FIRST_TICK_MAX: u64 = 1 << 63;
 
-/// Where the workers run. Pinning is best effort: what became of it stands in [`Stats::shards`](crate::Stats::shards).
+/// Where the workers run. Pinning is best effort: [`Stats::shards`](crate::Stats::shards) shows what became of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Pinning {
-    /// One core per worker, if there are enough, and if the workers run no code of yours ([`Executor::Inline`] and
-    /// [`Executor::Custom`]): threads that it starts there would be pinned as well. Schedulers with fewer workers than there are cores
-    /// take cores in turn; the first one of a process begins anywhere.
+    /// One core per worker, if there are enough cores, and if the workers run no code of yours ([`Executor::Inline`],
+    /// [`Executor::Custom`]): threads that it started there would be pinned as well. Schedulers with fewer workers
+    /// than cores take cores in turn; the first scheduler of a process begins anywhere.
     #[default]
     Auto,
     /// Wherever the system likes.
     Off,
-    /// These cores in turn, by the system's numbers; each must be one that the building thread may run on. (On Linux, a thread that
-    /// [`Executor::Inline`] or [`Executor::Custom`] have your code start on a worker inherits its core.)
+    /// These cores in turn, by the system's numbers. Each must be one that the building thread may run on. (On Linux,
+    /// a thread that your code starts on a worker, through [`Executor::Inline`] or [`Executor::Custom`], inherits its
+    /// core.)
     Cores(Vec<usize>),
 }
 
@@ -108,45 +109,78 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// The quantum of time: rounding makes a timer late by one tick at most (the worker's wake-up and its backlog come on top), and
-    /// a worker with something to do wakes up so often. Default 1 ms; accepted 10 us to 1 h.
+    /// The length of a tick. A timer fires up to one tick late, plus the worker's wake-up and backlog; and a shard
+    /// wakes up at most once per tick for timers that are due. Default 1 ms; accepted 10 us to 1 h.
+    ///
+    /// Choose about a tenth of the lateness that you can tolerate: 10 ms or more for connection time-outs, 1 ms for
+    /// request time-outs (the default), and less only if you have measured that it helps.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let builder = Scheduler::builder().tick(Duration::from_millis(10));
+    /// let (scheduler, _clock) = builder.build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_millis(42)).expect("it is open and not full");
+    /// assert_eq!(scheduler.remaining(&1), Some(Duration::from_millis(50)), "rounded up");
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// The number of shards, each with a worker thread of its own, and another for callbacks unless
-    /// [`executor`](Self::executor) names who runs them. Default: the cores that the thread which builds may run on; accepted 1 to 1024.
-    /// One more thread works ahead while they grow, one runs quick callbacks of several shards (if there are five or more), and a rayon
-    /// pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for slow callbacks: by default that makes three threads to a core,
-    /// and two. All sleep while nothing is due.
+    /// The number of shards. Default: the number of cores that the building thread may run on; accepted 1 to 1024.
     ///
-    /// Each tick at which a timer of a shard is due wakes that shard's worker. So while fewer than some hundred thousand timers a second
-    /// fire, fewer shards take less processor time, and most calls are as fast: on sixteen cores, one shard takes a seventh of what
-    /// sixteen take for 10,000 a second, and a fifth for 100,000 (`docs/benchmarks.md`).
+    /// Each shard has a worker thread, and a second thread for callbacks unless [`executor`](Self::executor) says who
+    /// runs them. Besides, one thread works ahead while shards grow; with five shards or more, one thread runs quick
+    /// callbacks of several shards; and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for
+    /// slow callbacks. By default that makes three threads per core, plus one or two. All sleep while nothing is due.
+    ///
+    /// Each tick at which a timer of a shard is due wakes that shard's worker. So while fewer than some hundred
+    /// thousand timers fire per second, fewer shards take less processor time, and most calls are as fast: on sixteen
+    /// cores, one shard takes a seventh of what sixteen take for 10,000 timers a second, and a fifth for 100,000
+    /// (`docs/benchmarks.md`).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// let (scheduler, _clock) = Scheduler::builder().shards(2).build_manual(|_: &u32, _: ()| {})?;
+    /// assert_eq!(scheduler.stats().shards.len(), 2);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = Some(count);
         self
     }
 
     /// Where the workers run. Default [`Pinning::Auto`].
+    ///
+    /// ```
+    /// # use shardwheel::{Pinning, Scheduler};
+    /// let scheduler = Scheduler::builder().shards(1).pinning(Pinning::Off).build(|_: &u32, _: ()| {})?;
+    /// assert_eq!(scheduler.stats().shards[0].pinned_core, None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.pinning = pinning;
         self
     }
 
-    /// The most timers that may be pending; one more is refused with [`ScheduleError::Full`](crate::ScheduleError::Full).
-    /// Default: no bound but memory and almost 2^28 timers a shard; accepted 1 or more.
+    /// The most timers that may be pending; one more is refused with
+    /// [`ScheduleError::Full`](crate::ScheduleError::Full). Default: no bound but memory and almost 2^28 timers per
+    /// shard; accepted 1 or more. With a bound, `schedule` looks its key up once more.
     ///
     /// A timer that may come back ([`build_rearming`](Self::build_rearming),
-    /// [`schedule_every`](crate::Scheduler::schedule_every)) keeps its room while its callback runs.
+    /// [`schedule_every`](crate::Scheduler::schedule_every)) counts until its callback is over. A call that starts a
+    /// timer counts from its beginning, whatever becomes of it.
     ///
-    /// Scheduling a key that is pending, or that fires and may come back, replaces its timer and needs no room. (If that timer ends at the very same
-    /// moment and somebody else takes its room, the bound is exceeded by one, for each such call, until as many timers end. And a call
-    /// that starts a timer has its room from its own beginning on, whatever becomes of it.)
+    /// Scheduling a key that is pending, or that is firing and may come back, replaces its timer and needs no room.
+    /// (If that timer ends at the very same moment and another call takes its place, the bound is exceeded by one, for
+    /// each such call, until as many timers have ended.)
     ///
-    /// What waits for its callback has left its room, and what may come back leaves it to the timer in its place:
-    /// [`expire_now`](crate::Scheduler::expire_now) and `schedule`, over and over, and faster than the callbacks, pile up those. (Of what comes due by itself no more than 65,536 wait in each shard.)
+    /// A timer waiting for its callback no longer counts. (A repeating one passes its place to the timer that replaces
+    /// it.) So `expire_now` then `schedule` in a loop, faster than callbacks run, queues without bound. Timers that
+    /// come due by themselves are not claimed while 65,536 of their shard wait; this is checked once per worker step,
+    /// so the queue may overshoot by a step.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -164,20 +198,47 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Who runs the callbacks. Default: a thread per shard, or one for those of many that expire together, for as long as callbacks are
-    /// quick, and a rayon pool of the scheduler's own, with a thread per core (see [`shards`](Self::shards)): for what expires while
-    /// the shard's thread is busy, for what has waited there for a millisecond, and for what is fired by a call.
+    /// Who runs the callbacks. The default is made for quick callbacks, and copes with slow ones:
     ///
-    /// On one of those threads, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's global pool. To callbacks
-    /// that use them, give a pool: [`Executor::Rayon`].
+    /// - a thread per shard runs the callbacks of its timers; if timers of many shards expire together, one thread
+    ///   runs most of them;
+    /// - a rayon pool of the scheduler's own, with a thread per core (see [`shards`](Self::shards)), runs what expires
+    ///   while the shard's thread is busy, what has waited there for a millisecond, and what is fired by a call.
     ///
-    /// A callback that calls those functions should hold no lock meanwhile, whatever the pool; see there.
+    /// In callbacks outside of this pool, rayon's own functions (`join`, `spawn`, parallel iterators) use rayon's
+    /// global pool. So if your callbacks call them, give the scheduler a pool: [`Executor::Rayon`]. Whatever the pool,
+    /// a callback should hold no lock while it calls them; see there.
+    ///
+    /// ```
+    /// # use shardwheel::{Executor, Scheduler};
+    /// # use std::time::Duration;
+    /// let (sender, fired) = std::sync::mpsc::channel();
+    /// let callback = move |key: &u32, _: ()| drop(sender.send(*key));
+    /// let scheduler = Scheduler::builder().shards(1).executor(Executor::Inline).build(callback)?;
+    /// scheduler.schedule(7, Duration::from_secs(60)).expect("it is open and not full");
+    /// assert!(scheduler.expire_now(&7));
+    /// assert_eq!(fired.try_recv(), Ok(7), "it has run on this thread");
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self
     }
 
-    /// How keys are hashed. Default: [`RandomState`], which an attacker who chooses the keys cannot predict.
+    /// How keys are hashed. Default: [`RandomState`], which an attacker who chooses the keys cannot predict. The hash
+    /// also decides to which shard a key belongs.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// use std::hash::{BuildHasherDefault, DefaultHasher};
+    ///
+    /// let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    /// let (scheduler, clock) = Scheduler::builder().hasher(hasher).build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
         Builder {
             tick: self.tick,
@@ -193,12 +254,13 @@ impl<K, V, S> Builder<K, V, S> {
         }
     }
 
-    /// Called with the key and the panic's payload when a callback has panicked. Panics are counted in any case.
+    /// Called with the key and the panic's payload when a callback has panicked. Panics are caught and counted in any
+    /// case.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
     /// # use std::time::Duration;
-    /// let builder = Scheduler::builder().on_panic(|key: &u32, _payload| eprintln!("the callback of {key} has panicked"));
+    /// let builder = Scheduler::builder().on_panic(|key: &u32, _payload| eprintln!("callback of {key} has panicked"));
     /// let (scheduler, clock) = builder.build_manual(|_, ()| panic!("on purpose"))?;
     /// scheduler.schedule(1, Duration::ZERO).expect("it is open and not full");
     /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
@@ -210,16 +272,23 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// What the names of the scheduler's threads begin with. Default `shardwheel`: `shardwheel-0` is the first shard's worker, and
-    /// `shardwheel-grow` works ahead. Without an [`executor`](Self::executor), `shardwheel-cb0` runs the first shard's callbacks,
-    /// `shardwheel-lane` those of many shards, and `shardwheel-pool0` is of the pool for slow ones. Accepted: any without a NUL. (Linux shows
-    /// 15 bytes of a name.)
+    /// What the names of the scheduler's threads begin with. Default `shardwheel`; accepted: any name without a NUL.
+    /// (Linux shows 15 bytes of a name.)
+    ///
+    /// | thread | runs |
+    /// |---|---|
+    /// | `shardwheel-0` | the first shard's worker |
+    /// | `shardwheel-grow` | the work ahead while shards grow |
+    /// | `shardwheel-cb0` | the first shard's callbacks, without an [`executor`](Self::executor) |
+    /// | `shardwheel-lane` | callbacks of many shards, without an executor |
+    /// | `shardwheel-pool0` | slow callbacks, in the pool, without an executor |
     ///
     /// ```
     /// # use shardwheel::Scheduler;
     /// # use std::time::Duration;
     /// let (names, named) = std::sync::mpsc::channel();
-    /// let callback = move |_: &u32, ()| names.send(std::thread::current().name().map(str::to_owned)).expect("it is awaited");
+    /// let name = || std::thread::current().name().map(str::to_owned);
+    /// let callback = move |_: &u32, ()| names.send(name()).expect("it is awaited");
     /// let scheduler = Scheduler::builder().thread_name("leases").build(callback)?;
     /// scheduler.schedule(1, Duration::ZERO).expect("it is open and not full");
     /// assert!(named.recv()?.is_some_and(|name| name.starts_with("leases-")));
@@ -232,6 +301,15 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// The number of the first tick: lets tests begin at an uptime that nobody can wait for. Default 0; accepted up to
     /// 2^63.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().first_tick(1 << 63).build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn first_tick(mut self, tick: u64) -> Self {
         self.first_tick = tick;
         self
@@ -244,27 +322,48 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// Starts the scheduler. `callback` gets each timer's key and value when it fires, on the executor. If it uses the scheduler, let it
-    /// hold a [`WeakScheduler`](crate::WeakScheduler): with a [`Scheduler`] of its own it would keep that open for ever.
+    /// Starts the scheduler and its threads (see [`shards`](Self::shards)). When a timer fires, `callback` gets its
+    /// key and value, on the [`executor`](Self::executor).
     ///
-    /// Callbacks run side by side and in no order. That holds for one key, too: the callback of its next timer may overtake one that is
-    /// slow, or waits behind one. A callback should not wait for another timer's: it keeps a thread of the pool meanwhile, and as many of
-    /// those as there are threads would wait for ever.
+    /// If the callback uses the scheduler, it should hold a [`WeakScheduler`](crate::WeakScheduler): a [`Scheduler`]
+    /// would keep the scheduler open for ever.
     ///
-    /// The defaults go by the cores that this thread may run on: one that is pinned to a core builds a scheduler with one shard.
+    /// Callbacks run concurrently and in no order, even those of one key: the callback of its next timer may overtake
+    /// one that is slow, or that waits behind a slow one. A callback should not wait for another timer's: meanwhile it
+    /// keeps a thread of the pool, and if all threads wait like this, they wait for ever.
+    ///
+    /// The defaults depend on the cores that this thread may run on: if it is pinned to one core, the scheduler has
+    /// one shard.
     ///
     /// # Errors
-    /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
+    /// A setting out of range: permanent. A thread that the system refuses to start: perhaps transient. No thread is
+    /// left running, except some that are about to end.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (sender, fired) = std::sync::mpsc::channel();
+    /// let scheduler = Scheduler::builder().build(move |key: &u32, value: &'static str| {
+    ///     let _ = sender.send((*key, value));
+    /// })?;
+    /// scheduler.schedule_with(1, "a", Duration::ZERO).expect("it is open and not full");
+    /// assert_eq!(fired.recv(), Ok((1, "a")));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn build(self, callback: impl Fn(&K, V) + Send + Sync + 'static) -> Result<Scheduler<K, V, S>, BuildError> {
         self.start(Callback::Plain(Box::new(callback)))
     }
 
-    /// As [`build`](Self::build), and each callback decides whether its timer comes back, as Redis' time events do.
+    /// As [`build`](Self::build), and each callback decides whether its timer comes back, as with Redis' time events.
     ///
-    /// While the callback runs, its timer is not pending: `contains` answers false and `len` leaves it out. But it can still
-    /// be reached by key and by handle: `cancel` answers `None`, since the value is in use, and the timer does not come back;
-    /// `reschedule` answers true, and it comes back at that deadline, whatever the callback answers; `schedule` of the same key
-    /// starts a new timer in its place. A callback that panics has answered [`Next::Done`].
+    /// While the callback runs, its timer is not pending: `contains` answers false, and `len` does not count it. But
+    /// it can still be reached by key and by handle:
+    ///
+    /// - `cancel` answers `None`, since the value is in use, and the timer does not come back;
+    /// - `reschedule` answers true, and the timer comes back at that deadline, whatever the callback answers;
+    /// - `schedule` of the same key starts a new timer in its place.
+    ///
+    /// A callback that panics counts as having answered [`Next::Done`].
     ///
     /// ```
     /// use shardwheel::{Next, Scheduler};
@@ -289,10 +388,11 @@ where
         self.start(Callback::Rearming(Box::new(callback)))
     }
 
-    /// [`build_rearming`](Self::build_rearming) on a manual clock; see [`build_manual`](Self::build_manual).
+    /// [`build_rearming`](Self::build_rearming), whose example uses it, on a manual clock; see
+    /// [`build_manual`](Self::build_manual).
     ///
     /// # Errors
-    /// A setting out of range.
+    /// A setting out of range: permanent.
     pub fn build_rearming_manual(
         self,
         callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
@@ -314,11 +414,13 @@ where
         Ok(Scheduler::new(core, runner, hasher, threads))
     }
 
-    /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the past.
+    /// A scheduler without threads, on a clock that stands still until it is moved: for tests, and for replaying the
+    /// past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns; the executor, pinning and thread name settings are not used. Their panics are caught here, too, a
-    /// failed `assert!` among them: a test looks at what they tell, or at [`Stats::callback_panics`](crate::Stats::callback_panics).
+    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are not used. Panics of
+    /// callbacks are caught here, too, a failed `assert!` among them: so a test should check what the callbacks send,
+    /// or [`Stats::callback_panics`](crate::Stats::callback_panics).
     ///
     /// ```
     /// use shardwheel::Scheduler;
@@ -332,7 +434,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// A setting out of range.
+    /// A setting out of range: permanent.
     pub fn build_manual(
         self,
         callback: impl Fn(&K, V) + Send + Sync + 'static,
@@ -370,11 +472,11 @@ where
         Ok(())
     }
 
-    /// Whether this machine has them: only where there are threads to pin.
+    /// Whether this machine has the cores of `Pinning::Cores`. Checked only if there are threads to pin.
     fn check_cores(&self) -> Result<(), BuildError> {
         let Pinning::Cores(cores) = &self.pinning else { return Ok(()) };
         let available = runtime::available_cores();
-        // Where the system does not tell its cores, pinning is tried, and `stats` tells.
+        // Where the system does not name its cores, pinning is tried, and `stats` shows the result.
         match cores.iter().find(|core| !available.is_empty() && !available.contains(core)) {
             Some(&core) => Err(BuildError::Core { core, available }),
             None => Ok(()),
@@ -426,7 +528,7 @@ fn own_pool(thread_name: &str) -> Result<rayon::ThreadPool, BuildError> {
     let prefix = thread_name.to_owned();
     rayon::ThreadPoolBuilder::new()
         .thread_name(move |index| format!("{prefix}-pool{index}"))
-        // Callbacks' panics are caught one by one; whatever else there may be must not abort the process. (rayon#1076)
+        // Callbacks' panics are caught one by one; any other panic must not abort the process. (rayon#1076)
         .panic_handler(std::mem::forget)
         .build()
         .map_err(|error| BuildError::Pool(Box::new(error)))

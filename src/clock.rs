@@ -1,19 +1,20 @@
 //! From instants to ticks, and the one place where rounding is decided.
 //!
-//! Tick `first + n` happens `n` tick lengths after the scheduler's origin. A deadline is rounded **up** to a tick, once,
-//! from nanoseconds; the time of day is rounded **down**. So a timer never fires early, and at most one tick late.
+//! Tick `first + n` begins `n` tick lengths after the scheduler's origin. A deadline is rounded **up** to a tick,
+//! once, from nanoseconds; the present time is rounded **down**. So a timer never fires early, and at most one tick
+//! late.
 
 use crate::shard::{Due, Tick};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since the scheduler's origin: 584 years of them. What is due later is never due.
+/// Nanoseconds since the scheduler's origin: 584 years of them. What would be due later is never due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Nanos(pub(crate) u64);
 
 #[derive(Debug)]
 enum Source {
-    /// What `monotonic_nanos` told at the origin.
+    /// What `monotonic_nanos` returned at the origin.
     System(u64),
     /// Moved by a `ManualClock`.
     Manual(AtomicU64),
@@ -28,13 +29,13 @@ pub(crate) struct Clock {
     source: Source,
 }
 
-/// A number to divide by: some processors take several times as long for a division as for the two multiplications that do instead.
-/// (Barrett, "Implementing the Rivest Shamir and Adleman Public Key Encryption Algorithm on a Standard Digital Signal Processor",
-/// CRYPTO 1986.)
+/// A number to divide by. Some processors take several times as long for a division as for the two multiplications
+/// that replace it here. (Barrett, "Implementing the Rivest Shamir and Adleman Public Key Encryption Algorithm on a
+/// Standard Digital Signal Processor", CRYPTO 1986.)
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     by: u64,
-    /// The greatest whole number below 2^64 / `by`: it fits for 1, too.
+    /// The greatest whole number below 2^64 / `by`; for 1, too, it fits into 64 bits.
     reciprocal: u64,
 }
 
@@ -43,18 +44,18 @@ impl Divisor {
         Self { by, reciprocal: u64::MAX / by }
     }
 
-    /// The quotient, rounded down, and whether something is left.
+    /// The quotient, rounded down, and whether there is a remainder.
     #[inline]
     fn divide(self, dividend: u64) -> (u64, bool) {
-        // The product lies below the quotient, by at most a 2^64th of the dividend, that is, by less than 1. Rounded down, both,
-        // it is the quotient or 1 less.
+        // The product is less than the exact quotient, by at most `dividend` / 2^64, that is, by less than 1. So
+        // rounded down, it is the rounded quotient or 1 less.
         let quotient = ((u128::from(dividend) * u128::from(self.reciprocal)) >> u64::BITS) as u64;
         let left = dividend - quotient * self.by;
         if left < self.by { (quotient, left > 0) } else { (quotient + 1, left > self.by) }
     }
 }
 
-/// A duration in nanoseconds; what does not fit is as good as for ever.
+/// A duration in nanoseconds; one that does not fit counts as for ever.
 #[inline]
 pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -62,8 +63,9 @@ pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
 
 /// The clock behind `Instant`, in nanoseconds since some moment of its own.
 ///
-/// To make an `Instant` and to take the difference of two costs as much again as to read the clock (measured in the message of
-/// `6d8f34a`). It is read past the C library: who replaces the clock there, as libfaketime does, builds with `--cfg rustix_use_libc`.
+/// Making an `Instant` and taking the difference of two costs as much again as reading the clock (measured in the
+/// message of `6d8f34a`). This bypasses the C library: to replace the clock there, as libfaketime does, build with
+/// `--cfg rustix_use_libc`.
 #[cfg(all(target_os = "linux", not(miri)))]
 #[inline]
 fn monotonic_nanos() -> u64 {
@@ -77,18 +79,19 @@ fn monotonic_nanos() -> u64 {
     saturating_nanos(START.elapsed())
 }
 
-/// Readings of the clock within so many nanoseconds count as one.
+/// Readings of the clock within this many nanoseconds count as one.
 const AT_ONCE: u64 = 500;
 
-/// One moment in both ways: as an `Instant`, and by `monotonic_nanos`. The latter may be a little later, by what it takes to read the
-/// clock once or twice; never earlier, or else what is due at an `Instant` fired before that.
+/// One moment in two forms: as an `Instant`, and by `monotonic_nanos`. The latter may be a little later, by what it
+/// takes to read the clock once or twice. It is never earlier, or else what is due at an `Instant` would fire before
+/// that.
 fn origin() -> (Instant, u64) {
     let read = || {
         let (before, instant, after) = (monotonic_nanos(), Instant::now(), monotonic_nanos());
         (after.saturating_sub(before), instant, after)
     };
     let mut best = read();
-    // A thread that was stopped in between tries again. Where no try is as quick as that, the best of them will do.
+    // A thread that was stopped in between tries again. Where no try is quick enough, the best one will do.
     for _ in 0..100 {
         if best.0 > AT_ONCE {
             best = std::cmp::min_by_key(best, read(), |&(length, ..)| length);
@@ -124,8 +127,8 @@ impl Clock {
     pub(crate) fn now(&self) -> Nanos {
         match &self.source {
             Source::System(origin) => Nanos(monotonic_nanos().saturating_sub(*origin)),
-            // Relaxed: the time and nothing behind it. Whoever was told of an advance, by whatever hands things over
-            // between threads, reads no earlier time than that.
+            // Relaxed: the time, and nothing is read through it. A thread that has heard of an advance, by whatever
+            // hands things over between threads, reads no earlier time than that.
             Source::Manual(now) => Nanos(now.load(Relaxed)),
         }
     }
@@ -138,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// The moment as an `Instant`; if that cannot be told, one far ahead that can.
+    /// The moment as an `Instant`; if it is too far for one, an `Instant` that is far ahead but exists.
     pub(crate) fn instant(&self, at: Nanos) -> Instant {
         let mut ahead = Duration::from_nanos(at.0);
         loop {
@@ -167,8 +170,9 @@ impl Clock {
         Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick.by))
     }
 
-    /// The first tick at or after `delay` from `now`, and not the present one; never, if that is beyond the end of time.
-    /// `hand` is the tick that the shard's worker has reached: if this thread's clock is behind it, the worker's counts.
+    /// The first tick at or after `delay` from `now`, but later than the present tick; never, if that is beyond the
+    /// end of time. `hand` is the tick that the shard's worker has reached: if this thread's clock is behind it,
+    /// `hand` counts as the present.
     #[inline]
     pub(crate) fn due_after(&self, now: Nanos, delay: Duration, hand: Tick) -> Due {
         let now = now.max(self.start_of(hand));
@@ -176,17 +180,17 @@ impl Clock {
         let due =
             u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).and_then(|due| self.round_up(due));
         if delay >= self.tick.by.into() {
-            // It ends after the present tick, whichever that is: a division less.
+            // It ends after the present tick, whichever that is: one division is saved.
             return Due { tick: due, now: hand };
         }
         let now = self.tick_at(now);
         Due { tick: due.map(|due| due.max(next(now))), now }
     }
 
-    /// The first tick at or after `instant`, and not the present one.
+    /// The first tick at or after `instant`, but later than the present tick.
     ///
-    /// The clock is read only if the instant may have passed: `reached` is the tick that the shard's worker has reached or,
-    /// while it sleeps, the one at which it will wake up.
+    /// The clock is read only if the instant may have passed: `reached` is the tick that the shard's worker has
+    /// reached or, while it sleeps, the one at which it will wake up. (A manual clock is always read.)
     #[inline]
     pub(crate) fn due_at(&self, instant: Instant, hand: Tick, reached: Tick) -> Due {
         let Some(tick) = self.round_up(self.nanos(instant)) else {
@@ -199,7 +203,7 @@ impl Clock {
         Due { tick: Some(tick.max(next(now))), now }
     }
 
-    /// The first tick at or after a moment, and not the present one.
+    /// The first tick at or after a moment, but later than the present tick.
     pub(crate) fn due_at_nanos(&self, at: Nanos, now: Nanos) -> Due {
         let now = self.tick_at(now);
         Due { tick: self.round_up(at.0).map(|tick| tick.max(next(now))), now }

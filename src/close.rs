@@ -4,28 +4,50 @@ use std::fmt;
 use std::time::Duration;
 
 /// What [`Scheduler::close`](crate::Scheduler::close) does with the timers that are still pending.
+///
+/// A timer that is due is still pending if it was not yet handed to the executor: because its worker has not woken up,
+/// or because too many callbacks wait. Callbacks that were handed over before still run, possibly after `close` or the
+/// last handle's drop has returned; [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) waits for them, as
+/// long as there is a handle.
+///
+/// ```
+/// use shardwheel::{Close, Scheduler};
+/// use std::time::Duration;
+///
+/// let closed_by = |close| {
+///     let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+///     scheduler.schedule_with(7, "a", Duration::from_secs(3)).expect("it is open and not full");
+///     Ok::<_, shardwheel::BuildError>(scheduler.close(close))
+/// };
+/// assert_eq!(closed_by(Close::Discard)?.discarded, 1);
+/// assert_eq!(closed_by(Close::FireNow)?.fired, 1);
+/// assert_eq!(closed_by(Close::Return)?.returned, [(7, "a", Duration::from_secs(3))]);
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Close {
-    /// Drops their values.
+    /// Drops their values. Their callbacks never run.
     Discard,
     /// Fires them all now, whatever their deadlines. `close` waits for their callbacks only if it runs them itself:
-    /// [`Executor::Inline`](crate::Executor::Inline), and with the manual clock. Else
-    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) does.
+    /// with [`Executor::Inline`](crate::Executor::Inline), and with the manual clock. Otherwise call
+    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks).
     FireNow,
     /// Gives them back, with their remaining time.
     Return,
 }
 
-/// What became of the timers that were pending at [`Scheduler::close`](crate::Scheduler::close).
+/// What became of the timers that were pending at [`Scheduler::close`](crate::Scheduler::close); see [`Close`] for an
+/// example.
 ///
-/// All empty for every `close` after the first.
+/// It is empty for every `close` after the first.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Closed<K, V> {
     /// Timers whose values were dropped.
     pub discarded: usize,
     /// Timers handed to the callback.
     pub fired: usize,
-    /// Timers given back: key, value, and the time that was left ([`Duration::MAX`] if the timer would never have fired).
+    /// Timers given back: key, value, and the time that was left ([`Duration::MAX`] if the timer would never have
+    /// fired).
     pub returned: Vec<(K, V, Duration)>,
 }
 

@@ -5,13 +5,32 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a timer was not accepted. Key and value come back.
+///
+/// ```
+/// use shardwheel::{Close, MissedTicks, Scheduler};
+/// use std::time::Duration;
+///
+/// let (scheduler, _clock) = Scheduler::builder().capacity(1).build_manual(|_: &u32, _: &str| {})?;
+/// let second = Duration::from_secs(1);
+/// assert!(scheduler.schedule_with(1, "a", second).is_ok());
+/// assert!(scheduler.schedule_with(2, "b", second).is_err_and(|error| error.is_full()));
+/// let refused = scheduler.schedule_every(1, "c", Duration::ZERO, MissedTicks::Skip);
+/// assert!(refused.is_err_and(|error| error.is_zero_period()));
+/// scheduler.close(Close::Discard);
+/// assert!(scheduler.schedule_with(2, "b", second).is_err_and(|error| error.is_closed()));
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError<K, V> {
-    /// As many timers are pending as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold: almost 2^28.
-    /// Those that are firing and may come back count, too (until the callback is over, though they be cancelled meanwhile), those whose
-    /// `schedule` is under way, and any other until the call or the worker's step that ends it is over.
-    /// Transient: there is room again when one has fired or is cancelled.
+    /// There are as many timers as [`Builder::capacity`](crate::Builder::capacity) allows, or as one shard can hold:
+    /// almost 2^28. Transient: there is room again when a timer has fired or is cancelled.
+    ///
+    /// These count as well as pending timers:
+    /// - timers that may come back, while they fire: until their callback is over, even if they are cancelled
+    ///   meanwhile;
+    /// - timers that have ended, until the call or the worker's step that ended them is over;
+    /// - calls that start a timer, until they return.
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
@@ -38,17 +57,17 @@ impl<K, V> ScheduleError<K, V> {
         }
     }
 
-    /// True if it was [`Full`](Self::Full): worth another try later.
+    /// True if it is [`Full`](Self::Full): another try may succeed later.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full(..))
     }
 
-    /// True if it was [`Closed`](Self::Closed): no try will succeed.
+    /// True if it is [`Closed`](Self::Closed): no other try will succeed.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed(..))
     }
 
-    /// True if it was [`ZeroPeriod`](Self::ZeroPeriod): no try with that period will succeed.
+    /// True if it is [`ZeroPeriod`](Self::ZeroPeriod): no other try with that period will succeed.
     pub fn is_zero_period(&self) -> bool {
         matches!(self, Self::ZeroPeriod(..))
     }
@@ -85,7 +104,15 @@ impl<K, V> From<Refused<K, V>> for ScheduleError<K, V> {
     }
 }
 
-/// Why a scheduler could not be built. Nothing is left running (but for threads that have been told to end).
+/// Why a scheduler could not be built. No thread is left running, except some that are about to end.
+///
+/// ```
+/// use shardwheel::{BuildError, Scheduler};
+///
+/// let refused = Scheduler::builder().shards(0).build(|_: &u32, _: ()| {});
+/// assert!(matches!(refused, Err(BuildError::Shards(0))));
+/// assert_eq!(refused.unwrap_err().to_string(), "shards is 0; accepted: 1 to 1024");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -108,9 +135,9 @@ pub enum BuildError {
     FirstTick(u64),
     /// [`Builder::thread_name`](crate::Builder::thread_name) contains a NUL. Permanent.
     ThreadName(String),
-    /// A thread of the scheduler could not be started. Transient, perhaps: the system says why.
+    /// A thread of the scheduler could not be started. Perhaps transient: the system says why.
     Thread(std::io::Error),
-    /// The pool that runs the callbacks could not be started. Transient, perhaps.
+    /// The pool that runs the callbacks could not be started. Perhaps transient.
     Pool(Box<dyn std::error::Error + Send + Sync>),
 }
 

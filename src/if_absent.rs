@@ -1,4 +1,4 @@
-//! Timers that give way to one that is there.
+//! Timers that give way to an existing one.
 
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
@@ -11,22 +11,26 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// As [`schedule_with`](Self::schedule_with), unless a timer is pending under this key: that one stays as it is, `value` comes back,
-    /// and `key` is dropped, now or later. So the first of several that ask for one thing sets the time, as for a buffer that is
-    /// written out so long after its first entry; with [`schedule_with`](Self::schedule_with) it is the last.
+    /// As [`schedule_with`](Self::schedule_with), unless a timer is pending under this key: then that timer stays as
+    /// it is, `value` comes back, and `key` is dropped, now or later. So the first of several calls for one key sets
+    /// the time, for example of a buffer that is to be written out a second after its first entry; with
+    /// [`schedule_with`](Self::schedule_with) the last one does.
     ///
-    /// `Some`: there was a timer of this key at one moment of the call, and it was not this call's. However many threads ask at a time,
-    /// one of them starts the timer. What the caller did before comes before the next callback of the timer that is there, or of one
-    /// that replaces it. So what was put into a buffer before this call is there when the buffer is written out.
+    /// `Some`: at one moment of the call there was a timer of this key that this call had not started. However many
+    /// threads call at the same time, one of them starts the timer. What the caller did before this call happens
+    /// before the next callback of the existing timer, or of one that replaces it. So an entry that was put into a
+    /// buffer before this call is there when the buffer is written out.
     ///
-    /// A timer that repeats ([`schedule_every`](Self::schedule_every), [`build_rearming`](crate::Builder::build_rearming)) and is
-    /// firing counts as there, unless it has been ended: its next callback is the one after that, if it comes back.
+    /// If a timer repeats ([`schedule_every`](Self::schedule_every),
+    /// [`build_rearming`](crate::Builder::build_rearming)) and is firing, it counts as existing, unless it has been
+    /// ended. Its next callback is then the one after the present one, if it comes back.
     ///
-    /// It takes two look-ups where there is none. Of several calls for one key at the same time each may hold a place within
-    /// [`Builder::capacity`](crate::Builder::capacity) for a moment.
+    /// Costs as [`schedule_with`](Self::schedule_with), with two look-ups if there is no such timer. Of several calls
+    /// for one key at the same time, each may count towards [`Builder::capacity`](crate::Builder::capacity) for a
+    /// moment.
     ///
     /// # Errors
-    /// As [`schedule_with`](Self::schedule_with), where there is no such timer.
+    /// As [`schedule_with`](Self::schedule_with), if there is no such timer.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

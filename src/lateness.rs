@@ -1,7 +1,7 @@
 //! How late timers fire: a histogram that any thread may add to.
 //!
-//! Log-linear, as HdrHistogram: 16 buckets per power of two of nanoseconds, so a percentile is told within 6.25 %,
-//! always rounded up.
+//! It is log-linear, as HdrHistogram: 16 buckets per power of two of nanoseconds. So a percentile is at most 6.25 %
+//! too high, and never too low.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,9 +17,23 @@ pub(crate) struct Histogram {
 
 /// How late timers fired: from the deadline's tick to the moment when their callback began.
 ///
-/// The clock is not read for each of those that expire together: for the first, the second, the fifth and the seventeenth, and then for
-/// each 32nd; those between count as begun together with the one before, so behind slow callbacks they are later than told (a single thread that runs
-/// equally slow ones tells at least a quarter). Percentiles are rounded up by at most 6.25 %, `max` is not. All zero if nothing has fired.
+/// Only timers that came due by themselves are counted, not those fired by `expire_now` or `Close::FireNow`. All zero
+/// if there were none. Percentiles are rounded up by at most 6.25 %, `max` is not.
+///
+/// The clock is not read for every timer. Of timers that expire together in one batch, the 1st, 2nd, 5th and 17th read
+/// it when their callback begins, then the 33rd and every 32nd after that. All others count as begun when the last of
+/// these did. So behind slow callbacks they are later than stated: if one thread runs equally slow ones, up to four
+/// times as late.
+///
+/// ```
+/// # use shardwheel::Scheduler;
+/// # use std::time::Duration;
+/// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+/// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(scheduler.stats().lateness.max, Duration::ZERO, "a manual clock stops at each deadline");
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lateness {
@@ -29,11 +43,11 @@ pub struct Lateness {
     pub p99: Duration,
     /// 99.9 % of the timers were no later than this.
     pub p999: Duration,
-    /// The latest of all that were told.
+    /// The latest of all timers that were counted.
     pub max: Duration,
 }
 
-/// The bucket of a value: its leading bit and the four bits behind that.
+/// The bucket of a value: its leading bit and the four bits after that.
 fn bucket_of(ns: u64) -> usize {
     let exponent = (u64::BITS - (ns >> SUB_BITS).leading_zeros()).saturating_sub(1);
     let base = if ns >> SUB_BITS == 0 { 0 } else { (exponent + 1) << SUB_BITS };
@@ -58,7 +72,7 @@ impl Histogram {
         Self { buckets: (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect(), max_ns: AtomicU64::new(0) }
     }
 
-    /// Counts timers that are so late. Neighbours are mostly alike, and those are added at once.
+    /// Counts one timer for each of these latenesses. Neighbours are mostly alike, and those are added at once.
     pub(crate) fn record(&self, lateness_ns: impl Iterator<Item = u64>) {
         let (mut last, mut run) = (0, 0);
         for ns in lateness_ns {

@@ -1,9 +1,9 @@
-//! A lock-free sharded timer service: millions of delays, each with a key by which any thread can move or cancel it,
-//! with an exact answer.
+//! A lock-free sharded timer service for millions of delays. Each delay has a key, by which any thread can move or
+//! cancel it, with an exact answer.
 //!
-//! Keys hash to shards. Each shard is a hierarchical timing wheel that one worker thread owns; callers reach it through
-//! lock-free structures only. What expires is handed in batches to threads that run your callback, and fans out on a rayon pool
-//! if that takes long.
+//! Keys hash to shards. Each shard is a hierarchical timing wheel owned by one worker thread; callers reach it through
+//! lock-free structures only. Expired timers are handed in batches to threads that run your callback; if that takes
+//! long, they fan out on a rayon pool.
 //!
 //! ```
 //! use shardwheel::Scheduler;
@@ -23,10 +23,11 @@
 //!
 //! - [`Scheduler`] is the service, [`Builder`] its settings, [`Timer`] a handle of one timer.
 //! - [`ManualClock`] moves a scheduler's time by hand, for tests and for replaying the past.
-//! - [`cache::Cache`] is a cache with expiry, an entry limit, and loading; [`rotating`] has maps that expire by the bucket.
+//! - [`cache::Cache`] (feature `cache`, on by default) is a cache with expiry, an entry limit, and loading;
+//!   [`rotating`] has maps that expire by the bucket.
 //! - [`wheel::Wheel`] is the timing wheel alone, for an event loop of your own.
 //!
-//! What is promised stands in the README, how it works in ARCHITECTURE.md.
+//! The README lists the guarantees; ARCHITECTURE.md explains how it works.
 
 #![deny(missing_docs, missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -92,7 +93,7 @@ pub use timer::Timer;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The examples for those who come from another timer, compiled.
+/// The examples of `docs/coming-from.md`, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/coming-from.md")]
 struct ComingFrom;

@@ -12,13 +12,33 @@ use std::time::{Duration, Instant};
 
 /// The clock of a scheduler that was built with [`Builder::build_manual`](crate::Builder::build_manual).
 ///
-/// It belongs to one scheduler and works from any thread. Of two schedulers each has a clock of its own: what a callback of the one starts
-/// on the other counts from where that one's clock stands, so whoever tests both moves them in turn by small steps.
+/// It belongs to one scheduler and works from any thread. Each scheduler has a clock of its own: if a callback of one
+/// scheduler starts a timer on another, the delay counts from where the other's clock stands. So a test with two
+/// schedulers moves both clocks in turn, by small steps.
 ///
-/// Callbacks may use it to read the time or to step it back; time cannot be moved forward from inside a callback that it runs itself, because it is moving already: `advance` answers 0 there, and
-/// does nothing. What is due at one tick in one shard is claimed together, some hundreds at a time, before the first of their callbacks
-/// runs, and shards take turns: who needs one order in every run has one shard ([`Builder::shards`](crate::Builder::shards)).
+/// Callbacks may use the clock to read the time or to step it back. A callback that the clock runs itself cannot move
+/// time forward, because it is moving already: there `advance` answers 0 and does nothing.
+///
+/// What is due at one tick in one shard is claimed together, as a rule up to 1,024 timers at a time, before the first
+/// of their callbacks runs. So if one of these callbacks calls `cancel` for another of these timers, the answer is
+/// `None`, and that one still fires. Shards take turns: for the same order in every run, have one shard
+/// ([`Builder::shards`](crate::Builder::shards)).
+///
 /// Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
+///
+/// ```
+/// use shardwheel::Scheduler;
+/// use std::time::Duration;
+///
+/// let (scheduler, clock) = Scheduler::builder().shards(1).build_manual(|_: &u32, _: ()| {})?;
+/// let start = clock.now();
+/// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+/// scheduler.schedule(2, Duration::from_secs(9)).expect("it is open and not full");
+/// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+/// assert_eq!(clock.advance_to_next(), Some(Duration::from_secs(8)));
+/// assert_eq!(clock.now() - start, Duration::from_secs(9));
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 #[derive(Clone)]
 pub struct ManualClock(Arc<dyn Drive>);
 
@@ -38,9 +58,11 @@ impl ManualClock {
         Self(Arc::new(Driver { core, workers: Mutex::new(workers) }))
     }
 
-    /// Moves time on by `by`, visits each deadline on the way in order, and runs the callbacks that are due before it
-    /// returns. How many timers expired. Crossing empty time costs next to nothing, but a periodic timer runs for each of its
-    /// periods on the way. What is started for the moment at which time stands is due a tick later. Threads that move the same clock wait for
+    /// Moves time on by `by`, visits each deadline on the way in order, runs the callbacks that are due, and then
+    /// returns how many timers expired.
+    ///
+    /// Crossing empty time costs next to nothing, but a periodic timer runs for each of its periods on the way. A
+    /// timer that is started for the present moment is due one tick later. Threads that move the same clock wait for
     /// one another.
     ///
     /// ```
@@ -56,8 +78,8 @@ impl ManualClock {
         self.0.advance(by)
     }
 
-    /// Moves time on to the next deadline, runs what is due, and says how far that was. `None`, and time stands still,
-    /// if no timer will ever fire; or in a callback, which this clock runs while it moves.
+    /// Moves time on to the next deadline, runs what is due, and returns how far that was. `None`, and time stands
+    /// still, if no timer will ever fire, or if this clock is moving already and runs the callback that calls this.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -72,14 +94,14 @@ impl ManualClock {
         self.0.advance_to_next()
     }
 
-    /// The clock's time.
+    /// The clock's time; the scheduler's [`now`](crate::Scheduler::now) is the same.
     pub fn now(&self) -> Instant {
         self.0.now()
     }
 
-    /// Plays a clock that goes backwards, as some systems' do: time is `by` earlier afterwards, at the earliest the
-    /// moment when the scheduler was built. Timers keep their deadlines. In a callback that this clock runs while it moves, that is so
-    /// until it moves on: to the next deadline, or to where it was going.
+    /// Plays a clock that goes backwards, as some systems' clocks do: afterwards the time is `by` earlier, but not
+    /// before the moment when the scheduler was built. Timers keep their deadlines. In a callback that this clock
+    /// runs, the step lasts until the clock moves on: to the next deadline, or to where it was going.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -136,7 +158,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
     /// `None` if this very thread is moving this clock already.
     fn begin(&self) -> Option<Moving<'_, K, V>> {
         let address = std::ptr::from_ref(self).addr();
-        // A thread in its last breath has no locals any more, and is moving nothing.
+        // A thread that is ending has no thread-locals any more, and is moving nothing.
         if MOVING.try_with(|moving| moving.borrow().contains(&address)).unwrap_or(false) {
             return None;
         }
@@ -148,7 +170,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
-    /// Sets the time and lets every worker do all that is to do by then.
+    /// Sets the time and lets every worker do all that is to be done by then.
     fn run_at(&mut self, time: Nanos) {
         self.core.clock.set(time);
         for worker in self.workers.iter_mut() {
@@ -163,7 +185,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
         self.workers.iter().map(Worker::fired).sum()
     }
 
-    /// The next deadline of all shards, or some tick behind `limit`, if it is; unless something fires meanwhile, because it is overdue.
+    /// The next deadline of all shards, or some tick beyond `limit` if it is beyond that. What turns out to be overdue
+    /// meanwhile fires; then a nearer deadline may have appeared.
     fn next_deadline(&mut self, limit: Tick) -> Option<Tick> {
         let clock = &self.core.clock;
         let next_of = |worker: &mut Worker<K, V>| {
@@ -176,12 +199,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Moving<'_, K, V> {
         self.workers.iter_mut().filter_map(next_of).min()
     }
 
-    /// Moves on to the next deadline, if it is at or before `limit`; unless something is overdue, which fires at once. False if there is
-    /// neither.
+    /// Moves on to the next deadline, if it is at or before `limit`; but what is overdue fires first, at the present
+    /// time. False if there is neither.
     fn visit_next(&mut self, limit: Tick) -> bool {
         let before = self.fired();
         let next = self.next_deadline(limit).filter(|&next| next <= limit);
-        // What has fired may have started timers in shards that were asked before.
+        // Its callbacks may have started timers in shards that were asked before.
         if self.fired() > before {
             return true;
         }
@@ -219,7 +242,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drive for Driver<K, V> {
     }
 
     fn step_back(&self, by: Duration) {
-        // None: it is this very thread that is moving time, and a callback of its steps back.
+        // `None`: this very thread is moving time, and one of its callbacks steps back.
         let _moving = self.begin();
         let by = saturating_nanos(by);
         self.core.clock.set(Nanos(self.core.clock.now().0.saturating_sub(by)));

@@ -14,35 +14,41 @@ where
     V: Clone + Send + 'static,
     S: BuildHasher,
 {
-    /// Fires `key` after `period`, and again after each further `period`, with a clone of `value` each time (with
-    /// [`build_rearming`](crate::Builder::build_rearming) it is one value that stays, and nothing is cloned). A timer that is
-    /// pending under this key is replaced: its value comes back.
+    /// Fires `key` after `period`, and again after each further `period`, with a clone of `value` each time. A timer
+    /// that is pending under this key is replaced: its value comes back. (With
+    /// [`build_rearming`](crate::Builder::build_rearming) one value stays, and nothing is cloned; the callback decides
+    /// whether the timer comes back, and `period` is only when it runs first.)
     ///
-    /// The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run is at the first
-    /// tick at or after its deadline, so it does not drift. A run never begins before the one before has ended; `missed` says
-    /// what becomes of the deadlines that pass meanwhile. There is one run a tick at most: with a period of a tick or less that
-    /// is the rate, and [`MissedTicks::Burst`] never catches up with what it owes, until `reschedule`, to a
-    /// later tick than the next, strikes it off.
+    /// **Rate.** The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run
+    /// is at the first tick at or after its deadline. So it does not drift. A run never begins before the previous one
+    /// has ended; `missed` says what becomes of the deadlines that pass meanwhile. There is at most one run per tick.
+    /// With a period of a tick or less, that is the rate, and [`MissedTicks::Burst`] never catches up: it owes the
+    /// missed runs until `reschedule` moves the timer to a later tick than the next.
     ///
-    /// It goes on until it is cancelled or replaced; neither a callback that panics nor an executor that drops a run ends it.
-    /// Between two runs it is a timer as any other: `cancel` gives the value back, `reschedule` moves the next run, and the rate goes on from there; `expire_now` is
-    /// one run more. From the moment when it fires until its callback is over it is not pending, but can be reached: `cancel`
-    /// answers `None`, and that run is the last; `reschedule` answers true and sets the next one; `schedule` of its key answers
-    /// `None` and takes its place; `drain` leaves it alone. It keeps its place within
+    /// **End.** It goes on until it is cancelled or replaced; neither a callback that panics nor an executor that
+    /// drops a run ends it.
+    ///
+    /// **Between two runs** it is a timer like any other. `cancel` gives the value back. `reschedule` moves the next
+    /// run, and the rate goes on from there. `expire_now` is one run more.
+    ///
+    /// **While it fires**, from the claim until its callback is over, it is not pending, but can be reached: `cancel`
+    /// answers `None`, and that run is the last; `reschedule` answers true and sets the next run; `schedule` of its
+    /// key answers `None` and takes its place; `drain` leaves it alone.
+    ///
+    /// Costs as [`schedule_with`](Self::schedule_with), and a clone of the value per run. It counts towards
     /// [`Builder::capacity`](crate::Builder::capacity) all the time.
     ///
-    /// In a scheduler from [`Builder::build_rearming`](crate::Builder::build_rearming) the callback decides: `period` is when
-    /// it runs first.
-    ///
     /// # Errors
-    /// As [`schedule_with`](Self::schedule_with); and [`ScheduleError::ZeroPeriod`], permanent.
+    /// As [`schedule_with`](Self::schedule_with); and [`ScheduleError::ZeroPeriod`], permanent. Key and value come
+    /// back.
     ///
     /// ```
     /// use shardwheel::{MissedTicks, Scheduler};
     /// use std::time::Duration;
     ///
     /// let (scheduler, clock) = Scheduler::builder().build_manual(|key: &&str, count: u32| println!("{key} {count}"))?;
-    /// scheduler.schedule_every("beat", 7, Duration::from_millis(100), MissedTicks::Skip).expect("it is open and not full");
+    /// let period = Duration::from_millis(100);
+    /// scheduler.schedule_every("beat", 7, period, MissedTicks::Skip).expect("it is open and not full");
     /// assert_eq!(clock.advance(Duration::from_secs(1)), 10);
     /// assert_eq!(scheduler.cancel("beat"), Some(7));
     /// # Ok::<(), shardwheel::BuildError>(())

@@ -24,17 +24,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A timer service: any thread schedules, moves and cancels timers by key; what expires goes to the callback.
+/// A timer service: any thread schedules, moves and cancels timers by key; expired timers go to the callback.
 ///
-/// A handle is cheap to clone. Dropping the last one closes the scheduler with [`Close::Discard`](crate::Close::Discard) and joins its
-/// workers, unless a callback drops it.
+/// A `Scheduler` is a handle; cloning it costs one atomic increment. Dropping the last handle closes the scheduler
+/// with [`Close::Discard`](crate::Close::Discard) and joins its workers, unless a callback drops it.
 ///
-/// Values leave at once, with whoever ends the timer, or when its callback begins. A key is dropped later: when 64 timers have ended
-/// on the same thread in the same shard, at the earliest, or with the scheduler. So what must be released in time belongs in the value.
+/// A value leaves the scheduler as soon as its timer ends: it goes to the caller who ends the timer, or to the
+/// callback when that begins. A key is dropped later: at the earliest when 64 timers have ended on the same thread in
+/// the same shard, at the latest with the scheduler. So what must be released in time belongs in the value.
 ///
-/// Calls take `&self` and no lock, wait for no other thread, and cost a few hundred nanoseconds while the caches miss (with more
-/// calling threads than cores, a `schedule` may give way to others); what exactly is promised for which call stands in
-/// ARCHITECTURE.md's progress table.
+/// Calls that start, move, cancel or look up a timer take `&self` and no lock, and wait for no other thread. They cost
+/// a few hundred nanoseconds while the caches miss. (With more calling threads than cores, a `schedule` may yield to
+/// other threads.) ARCHITECTURE.md's progress table says what exactly is promised for each call.
 ///
 /// ```
 /// use shardwheel::Scheduler;
@@ -58,36 +59,36 @@ where
 
 struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     core: Arc<Core<K, V>>,
-    /// Kept for as long as calls of ours, or of a `Timer` before we close, may claim timers for the callback.
+    /// Kept as long as calls of ours, or of a `Timer` before we close, may claim timers for the callback.
     _runner: Arc<Runner<K, V>>,
     hasher: S,
-    /// The workers, and the thread for growth, until somebody waits for them.
+    /// The workers and the thread for growth, until somebody takes them to join them.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// How many they were.
+    /// How many threads were started.
     thread_count: usize,
-    /// For timers' handles, one per stripe: so that handing them out does not contend on one reference count.
+    /// For `Timer`s, one per stripe: so that handing them out does not contend on one reference count.
     links: Box<[Link<K, V>]>,
 }
 
 /// 2^64 divided by the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a successful schedule leaves: who it is, and the value of the timer that was replaced.
+/// What a successful schedule returns: the new timer's identity, and the value of the timer that it replaced.
 type Scheduled<V> = (Identity, Option<V>);
 
-/// Where a key belongs: its shard, and where in that.
+/// Where a key belongs: its shard, and its spot within that.
 pub(crate) struct Place<'a, K, V> {
     pub(crate) shard: &'a Shard<K, V>,
     shard_number: u32,
     pub(crate) spot: Spot,
 }
 
-/// What a timer that is to begin finds in a scheduler.
+/// Whether a new timer has room within the capacity.
 #[derive(PartialEq)]
 enum Room {
-    /// Room, which is its own now.
+    /// Yes: room was taken for it.
     Taken,
-    /// A timer of its key, which has some.
+    /// It needs none: a timer of its key exists, and has room.
     Held,
     None,
 }
@@ -117,15 +118,16 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for 
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static> Scheduler<K, V> {
-    /// The settings of a new scheduler.
+    /// A builder with the default settings.
     pub fn builder() -> Builder<K, V> {
         Builder::new()
     }
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, S: BuildHasher> Scheduler<K, (), S> {
-    /// Fires `key` after `delay`. A timer that is pending under this key is replaced: `Some(())`. For schedulers whose timers have no
-    /// value, `V = ()`; all others have [`schedule_with`](Self::schedule_with).
+    /// Fires `key` after `delay`. If a timer is pending under this key, it is replaced, and the answer is `Some(())`.
+    /// For schedulers whose timers have no value (`V = ()`); all others have [`schedule_with`](Self::schedule_with),
+    /// which costs the same.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -145,19 +147,24 @@ impl<K: Hash + Eq + Send + Sync + 'static, S: BuildHasher> Scheduler<K, (), S> {
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Scheduler<K, V, S> {
-    /// Fires `key` with `value` at the first tick at or after `delay` from now, never before. A timer that is pending
-    /// under this key is replaced: deadline, value and key (unlike a map's, the new key stays); its value comes back and will not fire.
+    /// Fires `key` with `value` at the first tick at or after `delay` from now, never before. If a timer is pending
+    /// under this key, its deadline, value and key are replaced (unlike in a map, the new key stays); its value comes
+    /// back and will not fire.
     ///
-    /// [`Duration::ZERO`] fires at the next tick; [`Duration::MAX`], and whatever else ends more than 584 years after the
-    /// scheduler was built, never, but it can be cancelled and moved.
+    /// [`Duration::ZERO`] fires at the next tick. [`Duration::MAX`] never fires, nor does any other delay that ends
+    /// more than 584 years after the scheduler was built; but such a timer can be cancelled and moved.
     ///
-    /// Key and value are moved several times on their way into the timer and out: what has more than some hundred bytes belongs in a
-    /// [`Box`] or an [`Arc`]. (With many thousand bytes it takes the compiler long, too.)
+    /// Key and value are moved several times on their way into the timer and out of it. A type of more than some
+    /// hundred bytes belongs in a [`Box`] or an [`Arc`]. (With many thousand bytes, compiling takes long, too.)
+    ///
+    /// Costs one reading of the clock, one hash and one look-up. As a rule it makes a system call, which wakes the
+    /// worker, only if the deadline is the shard's earliest.
     ///
     /// # Errors
-    /// [`ScheduleError::Full`] beyond the capacity, or a shard's 2^28 timers (transient), [`ScheduleError::Closed`] after
-    /// [`close`](Self::close) (permanent). Key and value come back: so if they are not [`Sync`], as a boxed closure, neither is the error,
-    /// and `?` into a `Box<dyn Error + Send + Sync>` needs a `map_err`.
+    /// [`ScheduleError::Full`] beyond the capacity, or beyond a shard's 2^28 timers: transient.
+    /// [`ScheduleError::Closed`] after [`close`](Self::close): permanent. Key and value come back in either. So if
+    /// they are not [`Sync`], as a boxed closure, the error is not either, and `?` into a
+    /// `Box<dyn Error + Send + Sync>` needs a `map_err`.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -172,8 +179,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             .map(|(_, (_, replaced))| replaced)
     }
 
-    /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. The clock is
-    /// read only if the instant may have passed, as far as is known without: if the shard sleeps until then, or longer.
+    /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick.
+    ///
+    /// Costs as much, but reads the system's clock only if the instant may have passed: if it is not later than the
+    /// tick that the shard's worker has reached or, while the worker sleeps, the tick at which it will wake up.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -192,7 +201,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
-    /// looking its key up. If nobody will look that up, [`schedule_unindexed`](Self::schedule_unindexed) is faster.
+    /// looking up its key. If nobody will look the key up, [`schedule_unindexed`](Self::schedule_unindexed) is faster.
+    ///
+    /// The handle costs one atomic increment more, on one of several counts, so that threads rarely contend.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -219,7 +230,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             .map(|started| self.with_handle(started))
     }
 
-    /// As [`schedule_at`](Self::schedule_at), and returns a handle, as [`schedule_with_handle`](Self::schedule_with_handle) does.
+    /// As [`schedule_at`](Self::schedule_at), and returns a handle as
+    /// [`schedule_with_handle`](Self::schedule_with_handle) does.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -256,7 +268,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
     /// False: it has fired, is firing, was cancelled, or never was; then nothing changes.
     ///
-    /// A timer that repeats ([`schedule_every`](Self::schedule_every)) and is firing: true, and this is when it comes back.
+    /// If the timer repeats ([`schedule_every`](Self::schedule_every),
+    /// [`build_rearming`](crate::Builder::build_rearming)) and is firing, the answer is true, and the new deadline is
+    /// when it comes back.
+    ///
+    /// Costs one reading of the clock, one hash and one look-up. A move to a later deadline wakes nobody. A move to
+    /// before the shard's earliest deadline wakes the worker: one system call.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -277,7 +294,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.shift(key, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
     }
 
-    /// As [`reschedule`](Self::reschedule), to an instant.
+    /// As [`reschedule`](Self::reschedule), to an instant. Reads the clock as seldom as
+    /// [`schedule_at`](Self::schedule_at).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -298,12 +316,16 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.shift(key, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
     }
 
-    /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is firing,
-    /// was cancelled, or never was.
+    /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is
+    /// firing, was cancelled, or never was.
     ///
-    /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later. One that repeats
-    /// and is firing answers `None`, since its callback has the value, and does not come back. Whoever must know after a `None` that no
-    /// callback of it runs any more calls [`wait_for_callbacks`](Self::wait_for_callbacks).
+    /// A timer counts as fired once its shard has claimed it, though its callback may begin a little later. If a timer
+    /// repeats and is firing, the answer is `None`, since its callback has the value; but the timer does not come
+    /// back. If you must know after a `None` that no callback of it is running any more, call
+    /// [`wait_for_callbacks`](Self::wait_for_callbacks).
+    ///
+    /// Costs one hash and one look-up. The timer's memory is reused soon, however far its deadline was. Wakes the
+    /// worker only when the wheel's entries of ended timers far outnumber the others, to sweep them out.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -323,7 +345,19 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.cancel_at(place, None, key, &Access::new(&thread::ordinal()))
     }
 
-    /// True if a timer is pending under `key` at this moment.
+    /// True if a timer is pending under `key` at this moment; not while its callback runs. Costs one hash and one
+    /// look-up, and wakes nobody.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// scheduler.schedule(7, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(scheduler.contains(&7));
+    /// clock.advance(Duration::from_secs(1));
+    /// assert!(!scheduler.contains(&7));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -332,8 +366,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.due(key).is_some()
     }
 
-    /// The time until the pending timer of `key` is due: to the tick at which it fires, so up to one tick more than its
-    /// delay. [`Duration::MAX`] if it never will; `None` if nothing is pending.
+    /// The time until the pending timer of `key` is due: until the tick at which it fires, so up to one tick more than
+    /// its delay. [`Duration::MAX`] if it will never fire; `None` if nothing is pending. Costs as
+    /// [`contains`](Self::contains), and one reading of the clock if there is such a timer.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -355,9 +390,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Some(clock.until(due, clock.now()))
     }
 
-    /// Fires the pending timer of `key` at once instead of later. True: it was pending, and is on its way to its callback, however many
-    /// others wait for theirs.
-    /// Without a pool (manual clock, [`Executor::Inline`](crate::Executor::Inline)) the callback runs before this returns.
+    /// Fires the pending timer of `key` at once instead of later. True: it was pending, and is on its way to its
+    /// callback, however many others wait for theirs. Without a pool (manual clock,
+    /// [`Executor::Inline`](crate::Executor::Inline)) the callback runs before this returns.
+    ///
+    /// Costs as [`cancel`](Self::cancel), and one job for the executor, which is allocated and may wake a thread.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -382,7 +419,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.0.core.expire_now(place.shard_number, claim)
     }
 
-    /// Where the key belongs; the processor is asked for what is there, so whoever has something else to do does that first.
+    /// Where the key belongs. Prefetches what is there: a caller who has something else to do does that first.
     #[inline]
     pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
         let shards = &self.0.core.shards;
@@ -396,7 +433,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.place(key).shard_number as usize
     }
 
-    /// Whether a timer comes back that was not started as periodic.
+    /// Whether a timer comes back that was not started as a periodic one.
     #[inline]
     pub(crate) fn repeats(&self) -> Repeats<V> {
         if self.0.core.rearms { Repeats::IfWanted } else { Repeats::Never }
@@ -410,8 +447,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer; where it is at home comes back, too. `due` reads the clock, if need be, while the key's line is on its way
-    /// into the cache.
+    /// Starts a timer, and returns its home with it. `due` reads the clock, if it has to, while the key's line is on
+    /// its way into the cache.
     fn start(
         &self,
         key: K,
@@ -425,7 +462,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Ok((Home { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
     }
 
-    /// Starts a timer at a place and a time that are known.
+    /// Starts a timer whose place and deadline are known.
     #[inline(always)]
     pub(crate) fn start_at(
         &self,
@@ -470,7 +507,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
     }
 
-    /// Starts a timer at a place and a time that are known, if there is none of this key. Else its value comes back.
+    /// As `start_at`, unless a timer of this key exists: then the value comes back.
     pub(crate) fn start_if_absent_at(
         &self,
         place: Place<'_, K, V>,
@@ -479,7 +516,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         due: Due,
     ) -> Result<Option<V>, ScheduleError<K, V>> {
         let core = &*self.0.core;
-        // Gone before the key is, whose destructor is the user's.
+        // `access` is dropped before the key, whose destructor is the user's.
         let ordinal = thread::ordinal();
         let mut access = Access::new(&ordinal);
         let count = |event| core.counters.add(&ordinal, event, 1);
@@ -506,33 +543,35 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         started.map_err(ScheduleError::from)
     }
 
-    /// As `room`, for a timer that may replace one: that needs no room, and must not take any from others even for a moment.
+    /// As `room`, for a timer that may replace another one: then it needs no room, and must not take any from others
+    /// even for a moment.
     #[inline]
     fn room_at(&self, Place { shard, spot, .. }: Place<'_, K, V>, key: &K, access: &Access) -> Room {
         self.room(|| shard.holds(spot, |other| other == key, access), access.ordinal)
     }
 
-    /// Takes room for a timer, unless there is one of its key.
+    /// Takes room for a timer, unless a timer of its key exists.
     fn room(&self, is_there: impl Fn() -> bool, ordinal: &Ordinal) -> Room {
         if is_there() {
             Room::Held
         } else if self.0.core.capacity.take(ordinal) {
             Room::Taken
         } else if is_there() {
-            // It has come meanwhile, and perhaps with the last room.
+            // It was started meanwhile, and perhaps took the last room.
             Room::Held
         } else {
             Room::None
         }
     }
 
-    /// Why there was none: a scheduler that was closed meanwhile has no such key either.
+    /// The error if there was no room. `Closed` goes first: in a scheduler that was closed meanwhile the key is not
+    /// found either.
     pub(crate) fn no_room(&self, key: K, value: V) -> ScheduleError<K, V> {
         let is_closed = self.0.core.is_closed();
         if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) }
     }
 
-    /// A replacement takes the room of the timer that it replaces.
+    /// A replacement takes over the room of the timer that it replaces.
     fn settle_room(&self, has_room: bool, has_replaced: bool, ordinal: &Ordinal) {
         match (has_room, has_replaced) {
             (true, true) => self.0.core.capacity.give(ordinal, 1),
@@ -551,7 +590,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.shift_at(place, None, key, due, &Access::new(&thread::ordinal()))
     }
 
-    /// Moves a timer whose place and new time are known.
+    /// Moves a timer whose place and new deadline are known.
     pub(crate) fn shift_at<'g, Q>(
         &self,
         place: Place<'g, K, V>,
@@ -622,11 +661,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     }
 }
 
-/// From a key's hash to its shard and its hash within that.
+/// Maps a key's hash to its shard and its hash within that.
 ///
-/// A multiplication spreads what a weak hasher left in a few bits. The shard is taken from the upper half: it is the whole part of its
-/// product with the number of shards. The hash within is taken from the lower half and the fraction that this leaves; from the upper
-/// half itself would not do, since its leading bits are alike in all of a shard, and the index goes by leading bits.
+/// A multiplication spreads what a weak hasher left in a few bits. The upper half of its result, times the number of
+/// shards, gives the shard (the whole part) and a fraction. The hash within the shard is made of the lower half and
+/// this fraction. The upper half itself would not do for it: its leading bits are alike for all keys of a shard, and
+/// the index goes by leading bits.
 #[inline]
 pub(crate) fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
     let mixed = hash.wrapping_mul(MULTIPLIER);
@@ -635,8 +675,8 @@ pub(crate) fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {
-    /// The threads to wait for, unless somebody does so already: none from a callback, for with `Executor::Inline` that would be to
-    /// wait for oneself.
+    /// The threads to join; those that another call has taken are left out. None in a callback: with
+    /// `Executor::Inline` it would wait for itself.
     fn take_threads(&self) -> Vec<JoinHandle<()>> {
         if in_callback() {
             return Vec::new();
@@ -659,8 +699,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<
     fn drop(&mut self) {
         let was_open = self.core.begin_close();
         let threads = self.take_threads();
-        // When all threads have ended, nobody fires what is pending, and no call that begins then finds it. If it has nothing to drop
-        // either, it is left as it is. (A manual clock, which has no threads, may be moved on.)
+        // Once all threads have ended, nobody fires what is pending, and no call that begins then finds it. So if
+        // nothing of it needs to be dropped, it is left as it is. (Not with a manual clock, which has no threads: it
+        // may be moved on.)
         let joins_all = self.thread_count > 0 && threads.len() == self.thread_count;
         let stays_pending = joins_all && !needs_drop::<K>() && !needs_drop::<V>();
         if was_open && !stays_pending {

@@ -1,4 +1,4 @@
-//! What a scheduler tells about itself.
+//! A scheduler's figures about itself.
 
 use crate::lateness::Lateness;
 
@@ -9,7 +9,7 @@ use crate::lateness::Lateness;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Timers that are waiting now.
+    /// Timers that are pending now.
     pub pending: u64,
     /// Timers accepted, those that replaced another included.
     pub scheduled: u64,
@@ -22,7 +22,7 @@ pub struct Stats {
     pub replaced: u64,
     /// Timers that ended by `cancel`.
     pub cancelled: u64,
-    /// Timers handed to the callback: expired, or by `expire_now` or `Close::FireNow`.
+    /// Timers handed to the callback: by expiry, by `expire_now` or by `Close::FireNow`.
     pub fired: u64,
     /// Timers that ended by `drain`.
     pub drained: u64,
@@ -36,12 +36,12 @@ pub struct Stats {
     pub callback_panics: u64,
     /// Callbacks that never ran, because the executor dropped their job or panicked.
     pub callbacks_lost: u64,
-    /// Times that a worker saw the clock go backwards; each shard's counts for itself.
+    /// Times that a worker saw the clock go backwards; each shard's worker counts for itself.
     pub clock_regressions: u64,
-    /// Callbacks handed over to the executor that have not begun. While 65,536 of one shard wait, what else is due there stays pending,
-    /// and can be cancelled.
+    /// Callbacks handed over to the executor that have not begun. While 65,536 of one shard wait, what else comes due
+    /// there stays pending, and can be cancelled. (This is checked once per worker step, so there may be some more.)
     pub callbacks_waiting: u64,
-    /// How late timers fired: their callbacks began so long after their ticks.
+    /// How late timers fired: from the tick at which they were due until their callback began.
     pub lateness: Lateness,
     /// One entry per shard.
     pub shards: Vec<ShardStats>,

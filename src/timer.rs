@@ -10,16 +10,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The way from a timer's handle to its scheduler: in an allocation of its own, so that handles of different stripes count on different
-/// cache lines.
+/// The way from a timer's handle to its scheduler. It is an allocation of its own, so that handles of different
+/// stripes count on different cache lines.
 pub(crate) type Link<K, V> = Arc<CachePadded<Arc<Core<K, V>>>>;
 
-/// One timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle) or
+/// A handle of one timer, from [`Scheduler::schedule_with_handle`](crate::Scheduler::schedule_with_handle) or
 /// [`schedule_unindexed`](crate::Scheduler::schedule_unindexed).
 ///
-/// Gives the same exact answers as the scheduler does by key, without hashing and looking up, and only for this very
-/// timer: not for a later one of the same key. Dropping it changes nothing. It keeps alive neither the scheduler nor its
-/// callback, pool or workers, only the memory of its nodes; once the scheduler is gone it answers as if the timer had ended.
+/// It gives the same exact answers as the scheduler does by key, but without hashing and looking up, and only for this
+/// very timer: not for a later one of the same key. Its calls are lock-free, and cost one access to the timer's
+/// memory.
+///
+/// Dropping the handle changes nothing. It keeps alive neither the scheduler nor its callback, pool or workers, only
+/// the memory of its nodes. Once the scheduler is gone, it answers as if the timer had ended.
 ///
 /// ```
 /// # use shardwheel::Scheduler;
@@ -43,7 +46,7 @@ pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     identity: Identity,
 }
 
-/// Where a timer is to be found: its shard, and its key's hash within that; `NO_HASH` if it cannot be found by its key.
+/// Where to find a timer: its shard, and its key's hash within that; `NO_HASH` if no key leads to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Home {
     pub(crate) shard: u32,
@@ -81,7 +84,19 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     }
 
     /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does. After a `None`,
-    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) tells when its callback does not run any more.
+    /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) shows when its callback is not running any more.
+    ///
+    /// Costs no look-up, but if a key leads to the timer, one access to the index to take it out.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(timer.cancel(), Some("a"));
+    /// assert_eq!(timer.cancel(), None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn cancel(&self) -> Option<V> {
         if self.core().is_closed() {
             return None;
@@ -94,12 +109,35 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         Some(value)
     }
 
-    /// Moves the timer, as [`Scheduler::reschedule`](crate::Scheduler::reschedule) does.
+    /// Moves the timer, as [`Scheduler::reschedule`](crate::Scheduler::reschedule) does. Costs one reading of the
+    /// clock and no look-up; a move to a later deadline wakes nobody.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(timer.reschedule(Duration::from_secs(9)));
+    /// assert_eq!(clock.advance(Duration::from_secs(8)), 0);
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// assert!(!timer.reschedule(Duration::from_secs(9)), "it has fired");
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn reschedule(&self, delay: Duration) -> bool {
         self.shift(|clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
     }
 
-    /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does.
+    /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does. Costs no look-up.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(timer.reschedule_at(scheduler.now() + Duration::from_secs(9)));
+    /// assert_eq!(timer.remaining(), Some(Duration::from_secs(9)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn reschedule_at(&self, deadline: Instant) -> bool {
         self.shift(|clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
     }
@@ -117,20 +155,56 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         moved
     }
 
-    /// True if the timer is pending at this moment.
+    /// True if the timer is pending at this moment; not while its callback runs. Costs no look-up, and wakes nobody.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(timer.is_pending());
+    /// clock.advance(Duration::from_secs(1));
+    /// assert!(!timer.is_pending());
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn is_pending(&self) -> bool {
         self.due().is_some()
     }
 
-    /// The time until the timer is due, as [`Scheduler::remaining`](crate::Scheduler::remaining).
+    /// The time until the timer is due, as [`Scheduler::remaining`](crate::Scheduler::remaining); `None` if it is not
+    /// pending. Costs no look-up, and one reading of the clock if it is.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// clock.advance(Duration::from_millis(400));
+    /// assert_eq!(timer.remaining(), Some(Duration::from_millis(600)));
+    /// timer.cancel();
+    /// assert_eq!(timer.remaining(), None);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn remaining(&self) -> Option<Duration> {
         let clock = &self.core().clock;
         self.due().map(|due| clock.until(due, clock.now()))
     }
 
-    /// Fires the timer at once, as [`Scheduler::expire_now`](crate::Scheduler::expire_now) does.
+    /// Fires the timer at once, as [`Scheduler::expire_now`](crate::Scheduler::expire_now) does. Costs no look-up, and
+    /// one job for the executor, which is allocated and may wake a thread.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let timer = scheduler.schedule_unindexed(7, "a", Duration::from_secs(1)).expect("it is open and not full");
+    /// assert!(timer.expire_now());
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 0);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn expire_now(&self) -> bool {
-        // Before the claim: what is claimed must reach the callback. None: the scheduler is gone, and with it whatever was pending.
+        // Before the claim: what is claimed must reach the callback. `None`: the scheduler is gone, and with it all
+        // that was pending.
         let Some(_runner) = self.core().runner.upgrade() else { return false };
         if self.core().is_closed() {
             return false;

@@ -10,7 +10,7 @@ use crate::timer::{Home, Timer};
 use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
 
-/// So many timers that a thread starts one after the other go to one shard, whose memory is at hand; the next ones to another.
+/// A thread starts this many timers in one shard, whose memory is at hand, then goes on to another shard.
 const RUN: u64 = 64;
 
 impl<K, V, S> Scheduler<K, V, S>
@@ -19,16 +19,18 @@ where
     V: Send + 'static,
     S: BuildHasher,
 {
-    /// Starts a timer that is known by its handle alone: no call by key finds it, [`schedule_if_absent`](Self::schedule_if_absent)
-    /// neither, and it neither replaces a timer nor is replaced by one. So any number of them may have the same key. The callback gets key
-    /// and value as ever, and may have it come back ([`build_rearming`](crate::Builder::build_rearming)); `len`, `stats`,
-    /// [`drain`](Self::drain) and [`close`](Self::close) include it.
+    /// Starts a timer that is known by its handle alone. No call by key finds it, not even
+    /// [`schedule_if_absent`](Self::schedule_if_absent); it neither replaces a timer nor is replaced by one. So any
+    /// number of these timers may have the same key. The callback gets key and value as ever, and may let the timer
+    /// come back ([`build_rearming`](crate::Builder::build_rearming)). `len`, `stats`, [`drain`](Self::drain) and
+    /// [`close`](Self::close) include it.
     ///
-    /// It is for who keeps the handle anyway, as a request does with its time-out. Nothing is hashed and no line looked up, which in a
-    /// million timers is most of what a call waits for (`docs/benchmarks.md`). Timers without a key have `()` for one.
+    /// Use it where the handle is kept anyway, as a request keeps that of its time-out. Timers that need no key have
+    /// `()` as their key. If the handle is dropped, the timer fires at its time nevertheless.
     ///
-    /// Which shard it belongs to is the calling thread's choice, not its key's. If the handle is dropped, the timer fires at its time all
-    /// the same. Once there was such a timer, [`close`](Self::close) looks at the memory of all that there ever were at a time.
+    /// Costs one reading of the clock. Nothing is hashed and no line is looked up, which with a million timers is most
+    /// of what a call waits for (`docs/benchmarks.md`). The calling thread chooses the shard, not the key. Once there
+    /// was such a timer, [`close`](Self::close) looks at the memory of all timers that ever existed at the same time.
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
@@ -49,10 +51,22 @@ where
         self.start_unindexed(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
     }
 
-    /// As [`schedule_unindexed`](Self::schedule_unindexed), at an instant; see [`schedule_at`](Self::schedule_at).
+    /// As [`schedule_unindexed`](Self::schedule_unindexed), at an instant. Reads the clock as seldom as
+    /// [`schedule_at`](Self::schedule_at).
     ///
     /// # Errors
     /// As [`schedule_with`](Self::schedule_with).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &(), _: &str| {})?;
+    /// let deadline = scheduler.now() + Duration::from_secs(1);
+    /// let timer = scheduler.schedule_unindexed_at((), "request", deadline).expect("it is open and not full");
+    /// assert_eq!(timer.remaining(), Some(Duration::from_secs(1)));
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn schedule_unindexed_at(
         &self,
         key: K,
@@ -85,13 +99,14 @@ where
         Ok(self.handle(&ordinal, home, started?))
     }
 
-    /// Threads begin with different shards, and each goes on to another now and then. (Not to the next: a thread that starts just as many
-    /// by key in between would come to the same again and again.)
+    /// The shard for this thread's next timer. Threads begin with different shards, and each goes on to another one
+    /// now and then. (Not to the next: a thread that starts as many timers by key in between would come to the same
+    /// shards again and again.)
     #[inline]
     fn shard_in_turn(&self, ordinal: &Ordinal) -> u32 {
         let core = self.core();
         let own = |event| core.counters.own(ordinal, event);
-        // After a refusal the next one: a shard may be full that has room for no more nodes.
+        // After a refusal, another shard: one may have no nodes left while the others have.
         let turn = own(Event::Scheduled) / RUN + own(Event::Rejected) + u64::from(ordinal.number());
         scatter(turn, core.shards.len()).0
     }

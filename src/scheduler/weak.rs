@@ -6,8 +6,10 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`]. One that [`upgrade`](Self::upgrade) gives does, for as long
-/// as it lives: to shut down while callbacks may hold one, call [`Scheduler::close`].
+/// A handle that does not keep its scheduler open; see [`Scheduler::downgrade`].
+///
+/// But a handle that [`upgrade`](Self::upgrade) returns does keep it open, as long as that handle lives. So to shut
+/// down while callbacks may hold one, call [`Scheduler::close`].
 ///
 /// ```
 /// use shardwheel::{Scheduler, WeakScheduler};
@@ -34,6 +36,11 @@ where
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> WeakScheduler<K, V, S> {
     /// A handle of no scheduler: `upgrade` answers `None`.
+    ///
+    /// ```
+    /// # use shardwheel::WeakScheduler;
+    /// assert!(WeakScheduler::<u32>::new().upgrade().is_none());
+    /// ```
     pub const fn new() -> Self {
         Self(Weak::new())
     }
@@ -42,7 +49,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> WeakScheduler<K
         Self(Arc::downgrade(&scheduler.0))
     }
 
-    /// The scheduler, if a handle of it is left.
+    /// The scheduler, if a handle of it is left. Costs one atomic increment of a count that all handles share.
     pub fn upgrade(&self) -> Option<Scheduler<K, V, S>> {
         self.0.upgrade().map(Scheduler)
     }

@@ -1,4 +1,5 @@
-//! What is asked of a scheduler as a whole, not of one of its timers: how many there are, and its end.
+//! Operations on a scheduler as a whole, not on one of its timers: its time, how many timers there are, its
+//! statistics, and its end.
 
 use super::{Scheduler, WeakScheduler, join};
 use crate::close::{Close, Closed};
@@ -7,8 +8,9 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V, S> {
-    /// The time by this scheduler's clock: the system's, less what it takes to read that once or twice, or that of its
-    /// [`ManualClock`](crate::ManualClock). What [`schedule_at`](Self::schedule_at) counts from, so that the same code runs on either.
+    /// The time by this scheduler's clock: that of its [`ManualClock`](crate::ManualClock); or else the system's,
+    /// behind it by what it takes to read that once or twice. Deadlines for [`schedule_at`](Self::schedule_at) that
+    /// are computed from it work on either clock. Costs one reading of the clock.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -24,7 +26,17 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         clock.instant(clock.now())
     }
 
-    /// The number of pending timers; exact while nothing runs at the same time. O(threads).
+    /// The number of pending timers; exact while nothing runs at the same time. Wait-free, O(threads).
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// # use std::time::Duration;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// assert!(scheduler.is_empty());
+    /// scheduler.schedule(1, Duration::from_secs(1)).expect("it is open and not full");
+    /// assert_eq!(scheduler.len(), 1);
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn len(&self) -> usize {
         if self.is_closed() {
             return 0;
@@ -32,15 +44,18 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         usize::try_from(self.0.core.counters.pending()).unwrap_or(usize::MAX)
     }
 
-    /// True if no timer is pending.
+    /// True if no timer is pending; as exact as [`len`](Self::len), and as cheap.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes out everything that is pending at the call and hands each pair to `each`, once, on this thread; how many
-    /// that were. The scheduler goes on working, and `each` may use it: what it starts is not drained.
+    /// Takes out everything that is pending at the call, hands each pair to `each`, once, on this thread, and returns
+    /// how many there were. The scheduler goes on working, and `each` may use it: what it starts is not drained.
     ///
-    /// A timer that fires or is cancelled during the call may not be handed over. O(timers ever pending at once).
+    /// A timer that fires or is cancelled during the call may not be handed over. If `each` panics, those not yet
+    /// handed over stay pending.
+    ///
+    /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -57,21 +72,29 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         self.0.core.drain(each)
     }
 
-    /// Ends the scheduler, for all its handles: nothing is accepted from now on, and `close` says what became of every
-    /// timer that was still pending. Calls after the first change nothing and return nothing.
+    /// Ends the scheduler, for all its handles. From now on it accepts nothing; `close` decides the fate of every
+    /// timer that is still pending, and says what became of them. Calls after the first change nothing and return
+    /// nothing.
     ///
-    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or a destructor of
-    /// what one leaves), or another call of `close` does so already.
+    /// A timer that is due is still pending if it was not yet handed to the executor: because its worker has not woken
+    /// up, or because too many callbacks wait.
     ///
-    /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody waits for: a program
-    /// whose end must not cut them short calls [`wait_for_callbacks`](Self::wait_for_callbacks) afterwards. (Those that workers run
-    /// themselves, with [`Executor::Inline`](crate::Executor::Inline), are waited for.) The callback with all that it has captured, and
-    /// the pool, stay until the last handle is dropped: only then does the receiver of a channel into which it sends see the end.
+    /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or from a
+    /// destructor of what one leaves), or another call of `close` is joining them.
     ///
-    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at
-    /// one: until every `crossbeam_epoch` guard in the process that was held at the call, whoever holds it, is dropped. On a
-    /// thread that holds one itself that would be for ever, so there it discards instead; and so it does in the destructor of a
-    /// thread-local, where nobody can tell any more whether the thread holds one.
+    /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody joins,
+    /// possibly after `close` or the last handle's drop has returned. A program that must not cut them short calls
+    /// [`wait_for_callbacks`](Self::wait_for_callbacks) after `close`. (With
+    /// [`Executor::Inline`](crate::Executor::Inline) the workers run the callbacks themselves, and are joined.) The
+    /// callback with all that it has captured, and the pool, stay until the last handle is dropped: only then does the
+    /// receiver of a channel into which the callback sends see the end.
+    ///
+    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at one: until every
+    /// `crossbeam_epoch` guard in the process that was held at the call, by whatever code, is dropped. A thread that
+    /// holds one itself would wait for ever, so there the timers are discarded instead. So they are in the destructor
+    /// of a thread-local, where it cannot be known any more whether the thread holds one.
+    ///
+    /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
     /// ```
     /// # use shardwheel::{Close, Scheduler};
@@ -88,20 +111,24 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         closed
     }
 
-    /// Waits until the callbacks that are under way have ended: of all timers that were claimed before the call, because they were due,
-    /// by [`expire_now`](Self::expire_now) or by [`Close::FireNow`]. True: they have ended, and their values are gone, or pending again.
-    /// False: that took longer than `timeout`, by the system's clock (also with a manual one). [`Duration::MAX`] is as long as it takes.
+    /// Waits until the callbacks that are under way have ended: those of all timers that were claimed before the call,
+    /// because they were due, by [`expire_now`](Self::expire_now) or by [`Close::FireNow`]. True: they have ended, and
+    /// their values are gone, or pending again. False: that took longer than `timeout`, by the system's clock (also
+    /// with a manual one). [`Duration::MAX`] waits as long as it takes.
     ///
-    /// So a program may end after [`close`](Self::close) without cutting callbacks short; and what a callback uses may be torn down
-    /// after its timer's [`cancel`](Self::cancel) has answered `None`. (`Some` says that this timer's will never run. That of an earlier
-    /// one of the key may be under way even so.)
+    /// So a program may end after [`close`](Self::close) without cutting callbacks short. And what a callback uses may
+    /// be torn down after its timer's [`cancel`](Self::cancel) has answered `None`. (`Some` says that this timer's
+    /// callback will never run; but that of an earlier timer of the same key may be under way.)
     ///
-    /// What is claimed later is not waited for, however much callbacks overlap; but one that never ends takes all of `timeout`. So does a
-    /// job that an [`Executor::Custom`](crate::Executor::Custom) neither runs nor drops. As with all that waits: the caller must not hold
-    /// what a callback needs, be it a lock or the last free thread of a pool. Within a callback, of whatever scheduler, it does not
-    /// wait: it looks once, and answers false if anything is under way, as that callback itself is in its own scheduler.
+    /// Callbacks of timers that are claimed later cannot keep it waiting for ever, however much they overlap. (It may
+    /// wait for some of them.) But one that never ends takes all of `timeout`, and so does a job that an
+    /// [`Executor::Custom`](crate::Executor::Custom) neither runs nor drops. As with everything that waits, the caller
+    /// must not hold what a callback needs, such as a lock or the last free thread of a pool.
     ///
-    /// O(shards), a few nanoseconds each, if nothing is under way. Other calls are not held up by it, nor are callbacks.
+    /// Within a callback, of whatever scheduler, this does not wait: it looks once, and answers false if anything is
+    /// under way. In the callback's own scheduler that is always so, because of that callback.
+    ///
+    /// O(shards), a few nanoseconds each, if nothing is under way. It holds up neither callbacks nor other calls.
     ///
     /// ```
     /// # use shardwheel::{Close, Scheduler};
@@ -128,13 +155,23 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         self.0.core.wait_for_callbacks(timeout)
     }
 
-    /// True once `close` was called.
+    /// True once `close` was called, on whatever handle. Costs one load.
+    ///
+    /// ```
+    /// # use shardwheel::{Close, Scheduler};
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let other = scheduler.clone();
+    /// assert!(!other.is_closed());
+    /// scheduler.close(Close::Discard);
+    /// assert!(other.is_closed());
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.0.core.is_closed()
     }
 
-    /// What the scheduler tells about itself. Lock-free; O(threads), and reads a thousand counters of each shard: for now and then, not
-    /// for each call.
+    /// The scheduler's figures about itself. Lock-free. O(threads), and reads a thousand counters of each shard: call
+    /// it now and then, not beside each other call.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -151,7 +188,18 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         self.0.core.stats()
     }
 
-    /// A handle that does not keep the scheduler open: for a callback that uses its own scheduler.
+    /// A handle that does not keep the scheduler open, for a callback that uses its own scheduler. Costs one atomic
+    /// increment.
+    ///
+    /// ```
+    /// # use shardwheel::Scheduler;
+    /// let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &u32, _: ()| {})?;
+    /// let weak = scheduler.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(scheduler);
+    /// assert!(weak.upgrade().is_none());
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn downgrade(&self) -> WeakScheduler<K, V, S> {
         WeakScheduler::of(self)
     }
