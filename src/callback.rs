@@ -12,6 +12,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// What the callback of [`build_rearming`](crate::Builder::build_rearming) returns: whether its timer comes back.
+///
+/// ```
+/// use shardwheel::{Next, Scheduler};
+/// use std::time::Duration;
+///
+/// // Tries again after 1, 2, 4 and 8 seconds, then gives up.
+/// let (retries, clock) = Scheduler::builder().build_rearming_manual(|_: &&str, delay: &mut Duration| {
+///     *delay *= 2;
+///     if *delay <= Duration::from_secs(8) { Next::After(*delay) } else { Next::Done }
+/// })?;
+/// let first = Duration::from_secs(1);
+/// retries.schedule_with("reconnect", first, first).expect("it is open and not full");
+/// assert_eq!(clock.advance(Duration::from_secs(60)), 4);
+/// # Ok::<(), shardwheel::BuildError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The timer has done its work; its value is dropped.

@@ -8,6 +8,32 @@ use super::tick::Tick;
 
 /// What a periodic timer does about deadlines that passed while it could not run: because a run took longer than a
 /// period, or because the machine stood still.
+///
+/// For example, with a period of 10 ms and a tick of 1 ms: if the first run lasts from 10 to 45 ms, and the others are
+/// short, these begin at (in ms):
+///
+/// | | | | | | |
+/// |---|---|---|---|---|---|
+/// | `Skip` | 50 | 60 | 70 | 80 | 90 |
+/// | `Burst` | 46 | 47 | 48 | 50 | 60 |
+/// | `Delay` | 55 | 65 | 75 | 85 | 95 |
+///
+/// ```
+/// use shardwheel::{MissedTicks, Scheduler};
+/// use std::time::{Duration, Instant};
+///
+/// let (period, run) = (Duration::from_millis(5), Duration::from_millis(12));
+/// let (sender, begun) = std::sync::mpsc::channel();
+/// let scheduler = Scheduler::builder().shards(1).build(move |_: &&str, _: ()| {
+///     let _ = sender.send(Instant::now());
+///     std::thread::sleep(run);
+/// })?;
+/// scheduler.schedule_every("poll", (), period, MissedTicks::Delay)?;
+/// let (first, second) = (begun.recv()?, begun.recv()?);
+/// assert!(second - first >= run + period);
+/// assert_eq!(MissedTicks::default(), MissedTicks::Skip);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 #[allow(unreachable_pub, reason = "reachable in the crate; the models compile this file on its own")]
