@@ -11,7 +11,6 @@ mod pingora;
 mod shardwheel;
 mod shardwheel_batch;
 mod shardwheel_handle;
-mod task;
 mod tokio_sleep;
 mod tokio_sleep_handle;
 mod tokio_task;
