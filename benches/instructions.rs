@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Operations of a workload: enough to make what happens once per batch or per tick show as its average.
+/// Operations of a workload: enough to average out what happens once per batch or per tick.
 const COUNT: u64 = 20_000;
 const STANDING: u64 = 50_000;
 const IN_FLIGHT: u64 = 1024;
@@ -44,7 +44,7 @@ fn start(timers: &Timers, key: u64, delay: Duration) {
     timers.schedule_with(key, key, delay).expect("it is open and not full");
 }
 
-/// Some timers that stay, and the worker done with all it can do ahead.
+/// Timers that stay, and a worker that has done all that it can do ahead.
 fn standing() -> (Timers, ManualClock) {
     let (timers, clock) = timers();
     (0..STANDING).for_each(|key| start(&timers, key, TIMEOUT + Duration::from_millis(key % 1000)));
@@ -68,13 +68,13 @@ fn rpc() {
     measured(|| (COUNT..2 * COUNT).for_each(pair));
 }
 
-/// Each move is one to an earlier deadline.
+/// Every move is to an earlier deadline.
 fn sooner() {
     let (timers, _clock) = standing();
     measured(|| (0..COUNT).for_each(|i| assert!(timers.reschedule(&(i * 7919 % STANDING), TIMEOUT))));
 }
 
-/// Each move is one to a later deadline.
+/// Every move is to a later deadline.
 fn heartbeat() {
     let (timers, _clock) = standing();
     measured(|| (0..COUNT).for_each(|i| assert!(timers.reschedule(&(i * 7919 % STANDING), 2 * TIMEOUT))));

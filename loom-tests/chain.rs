@@ -1,6 +1,8 @@
-//! The mailbox with one slot to a segment: every push goes on to the next segment, every hint read leaves one behind.
+//! The mailbox with one slot per segment: every push goes on to the next segment, every hint that is read leaves one
+//! behind.
 //!
-//! One thread is slow, the other does all the rest: fills, drains, and comes in by whatever the slow one leaves.
+//! One thread is slow. The other one does all the rest: it fills, drains, and comes in by whatever the slow thread has
+//! left.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -26,7 +28,7 @@ fn push(mailbox: &Mailbox, name: u64) {
     mailbox.push(&ordinal, Hint::new(Tick(name), 1), &Access::new(&ordinal).guard);
 }
 
-/// Empties the mailbox; the names that were in it.
+/// Empties the mailbox. Returns the names that were in it.
 fn drain(mailbox: &Mailbox, drain: &mut Consumer) -> Vec<u64> {
     let mut names = Vec::new();
     mailbox.drain(drain, usize::MAX, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
@@ -58,7 +60,7 @@ const A_SLOW_FIRST_PUSH: Model = Model::new("a_slow_first_push", || {
 .plain_preemptions(2)
 .reclaims_early();
 
-/// A producer is slow to move the tail on while others move it further, and the consumer behind them.
+/// A producer is slow to move the tail on. Meanwhile others move it further, and the consumer follows them.
 const A_SLOW_MOVE_OF_THE_TAIL: Model = Model::new("a_slow_move_of_the_tail", || {
     let mailbox = Rc::new(Mailbox::new(1));
     let mut consumer = mailbox.consumer();
@@ -87,7 +89,7 @@ const A_SLOW_MOVE_OF_THE_TAIL: Model = Model::new("a_slow_move_of_the_tail", || 
 /// A push into a full segment: loads of tail, cursor and `next`, the new segment; then it moves the tail.
 const BEFORE_THE_TAIL_MOVES: usize = 4;
 
-/// A producer stops before it moves the tail on; the consumer does it, leaves the segment, and another producer comes.
+/// A producer stops before it moves the tail on. The consumer moves it, leaves the segment, and another producer comes.
 const THE_CONSUMER_MOVES_THE_TAIL: Model = Model::new("the_consumer_moves_the_tail", || {
     let mailbox = Rc::new(Mailbox::new(1));
     let mut consumer = mailbox.consumer();
@@ -125,7 +127,7 @@ fn a_slow_producer_loses_nothing() {
     THE_CONSUMER_MOVES_THE_TAIL.reaches(&[1, 2, 3]);
 }
 
-/// Else who comes in by the tail meanwhile is not among those whom the epoch waits for.
+/// Otherwise a thread that comes in by the tail meanwhile is not among those that the epoch waits for.
 #[test]
 fn the_tail_must_move_on_before_a_segment_is_retired() {
     let leave = place("mailbox.rs", "tail.store(next, Ordering::Release)");
@@ -133,7 +135,7 @@ fn the_tail_must_move_on_before_a_segment_is_retired() {
     THE_CONSUMER_MOVES_THE_TAIL.kills(leave, Change::Postpone(later), "used after it was freed");
 }
 
-/// Else the tail comes back to a segment that the consumer has left.
+/// Otherwise the tail comes back to a segment that the consumer has left.
 #[test]
 fn the_tail_must_be_moved_in_one_step() {
     let first = place("mailbox.rs", "self.tails[stripe].segment.compare_exchange(");
@@ -142,7 +144,7 @@ fn the_tail_must_be_moved_in_one_step() {
     A_SLOW_MOVE_OF_THE_TAIL.kills(further, Change::Tear, "used after it was freed");
 }
 
-/// The tail that another thread has set is further on than the segment that we have acquired.
+/// The tail that another thread has set is further on than the segment that this thread has acquired.
 #[test]
 fn a_tail_set_by_another_thread_must_be_acquired() {
     let first = place("mailbox.rs", "self.tails[stripe].segment.compare_exchange(");

@@ -1,5 +1,5 @@
-//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end, who waits for
-//! callbacks, and who gets what lies in a slot.
+//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end,
+//! waiting for callbacks, and handing things over in a slot.
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
@@ -38,7 +38,7 @@ enum Fault {
     LoadsAcquireNothing,
     ChangesReleaseNothing,
     ChangesAreTorn,
-    /// The first fence of each thread is not there; or it is there, but is not in one order with the others.
+    /// The first fence of each thread is left out; or it has no common order with the others.
     NoFenceIn(Function),
     WeakFenceIn(Function),
     /// In a function of `under_way.rs` or `slot.rs`.
@@ -53,7 +53,7 @@ enum Flaw {
     HasNoFence,
     LocksNothing,
     WakesOne,
-    /// A load finds nobody in the phase that is not the current one.
+    /// A load finds the phase that is not the current one empty.
     FindsOtherEmpty,
     /// A load overlooks the latest move of the phase.
     FindsOneMoveLess,
@@ -66,21 +66,21 @@ type Function = (&'static str, &'static str);
 
 thread_local! {
     static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
-    /// Who sleeps. Kept where loom does not see it: it orders nothing.
+    /// The thread that sleeps. Kept where loom does not see it: it orders nothing.
     static SLEEPER: Cell<Option<thread::Thread>> = const { Cell::new(None) };
     /// Loads of 64 bits are read-modify-writes, which read nothing stale and let loom interleave.
     static LOADS_ARE_VISIBLE: Cell<bool> = const { Cell::new(false) };
     static OUTCOMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// What is wrong with the function in which a line stands.
+/// The flaw of the function that this line belongs to.
 fn flaw(at: &Location) -> Option<Flaw> {
     let Fault::In(function, flaw) = FAULT.get() else { return None };
     let (file, lines) = lines_of(function);
     (at.file().ends_with(file) && lines.contains(&at.line())).then_some(flaw)
 }
 
-/// Those of a function of `under_way.rs` or `slot.rs`, and which of them it is.
+/// The lines of a function of `under_way.rs` or `slot.rs`, and in which of these files they are.
 fn lines_of(function: &str) -> (&'static str, RangeInclusive<u32>) {
     let files =
         [("under_way.rs", include_str!("../src/under_way.rs")), ("slot.rs", include_str!("../src/sync/slot.rs"))];
@@ -91,7 +91,7 @@ fn lines_of(function: &str) -> (&'static str, RangeInclusive<u32>) {
     (file, first..=last)
 }
 
-/// Notes what this execution of the model came to.
+/// Notes the outcome of this execution of the model.
 fn outcome(outcome: impl Debug) {
     OUTCOMES.with_borrow_mut(|outcomes| outcomes.insert(format!("{outcome:?}")));
 }
@@ -172,7 +172,7 @@ mod sync {
         }
     }
 
-    /// An ordering without what the fault takes from it.
+    /// The ordering, without what the fault takes from it.
     fn weakened(order: Ordering, at: &Location) -> Ordering {
         match (flaw(at), order) {
             (Some(Flaw::AcquiresNothing), Ordering::AcqRel) => Ordering::Release,
@@ -361,7 +361,7 @@ fn explore(fault: Fault, model: fn()) {
     });
 }
 
-/// Explores with stale loads, and with visible ones; the model reaches exactly these outcomes.
+/// Explores the model with stale loads and with visible ones, and checks that it reaches exactly these outcomes.
 fn reaches(model: fn(), expected: &[&str]) {
     OUTCOMES.take();
     for visible in [false, true] {
@@ -372,10 +372,11 @@ fn reaches(model: fn(), expected: &[&str]) {
     assert_eq!(OUTCOMES.take(), expected);
 }
 
-/// What loom calls two accesses to one cell that nothing orders.
+/// loom's name for two accesses to one cell that nothing orders.
 const RACE: &str = "Causality violation";
 
-/// With this fault in a function the model fails, and for this reason, with stale loads or with visible ones.
+/// Checks that the model fails with this fault in a function, and for this reason, with stale loads or with visible
+/// ones.
 fn assert_notices_in(function: &'static str, flaw: Flaw, model: fn(), reason: &str) {
     let failure = [false, true].into_iter().find_map(|visible| {
         LOADS_ARE_VISIBLE.set(visible);
@@ -392,7 +393,7 @@ fn assert_notices(fault: Fault, model: fn()) {
     assert!(catch_unwind(AssertUnwindSafe(|| explore(fault, model))).is_err(), "{fault:?} goes unnoticed");
 }
 
-/// A worker that is told of two things by two threads. If it is slept through, loom reports a deadlock.
+/// Two threads notify a worker of one thing each. If a notification is lost, loom reports a deadlock.
 fn two_notifications() {
     let shared = Arc::new((Event::default(), AtomicU32::new(0), AtomicU32::new(0)));
     let notifier = |second: bool| {
@@ -415,7 +416,7 @@ fn two_notifications() {
     notifiers.into_iter().for_each(|notifier| notifier.join().expect("no panic"));
 }
 
-/// A worker that sleeps without a deadline is interrupted by the one who closes.
+/// A close interrupts a worker that sleeps without a deadline.
 fn closing_interrupts() {
     let shared = Arc::new((Event::default(), Closing::default(), AtomicU32::new(0)));
     let closer = || {
@@ -452,7 +453,7 @@ struct Finished {
 impl Finished {
     fn drop_key(&self) {
         if self.word.fetch_and(!KEY, AcqRel) & KEY != 0 {
-            // SAFETY: the word picked us, and nobody looks the key up any more.
+            // SAFETY: the word picked us, and no thread looks the key up any more.
             self.key.with_mut(|key| unsafe { *key += 1 });
         }
     }
@@ -461,7 +462,7 @@ impl Finished {
 // SAFETY: loom checks each access to the key.
 unsafe impl Sync for Finished {}
 
-/// The last handle goes after a look-up, while a timer is being finished.
+/// The last handle is dropped after a look-up, while a timer is being finished.
 fn last_key() {
     let timer = Arc::new(Finished { word: AtomicU32::new(KEY), ..Finished::default() });
     let finisher = Arc::clone(&timer);
@@ -478,11 +479,12 @@ fn last_key() {
         timer.drop_key();
     }
     finisher.join().expect("no panic");
-    // SAFETY: all have ended.
+    // SAFETY: all threads have ended.
     assert_eq!(timer.key.with(|key| unsafe { *key }), 1, "the key is dropped once");
 }
 
-/// An entry of a cache is put into the map while its timer ends. The map is a cell of one entry, the weakest there is.
+/// An entry of a cache is put into the map while its timer ends. The map is a cell for one entry, the weakest possible
+/// map.
 fn ended_entry() {
     let entry = Arc::new((Ended::default(), AtomicU32::new(0)));
     let timer = Arc::clone(&entry);
@@ -501,7 +503,7 @@ fn ended_entry() {
     assert_eq!(entry.1.load(Relaxed), 0, "an entry that has ended stays");
 }
 
-/// A callback, and what tells of it: one flag that orders nothing.
+/// A callback, and a flag, which orders nothing, by which other threads hear of it.
 #[derive(Default)]
 struct Running {
     under_way: UnderWay,
@@ -514,17 +516,17 @@ unsafe impl Sync for Running {}
 
 impl Running {
     fn call_back(&self, number: usize) {
-        // SAFETY: of this callback alone, and of those who have waited for it.
+        // SAFETY: only this callback accesses it, and threads that have waited for it.
         self.done[number].with_mut(|done| unsafe { *done += 1 });
     }
 
-    /// After having waited for it.
+    /// Call it after having waited for the callback.
     fn assert_done(&self, number: usize) {
-        // SAFETY: nobody is at it any more, or loom finds that.
+        // SAFETY: no thread accesses it any more, or else loom reports that.
         assert_eq!(self.done[number].with(|done| unsafe { *done }), 1, "a callback that was under way runs on");
     }
 
-    /// Somebody who claims a timer, tells of it, and runs it.
+    /// Claims a timer, tells others of it, and runs it.
     fn claim_and_run(&self) {
         let entered = self.under_way.enter();
         self.is_told.store(1, Relaxed);
@@ -533,7 +535,8 @@ impl Running {
     }
 }
 
-/// Who has heard of a claim, in whatever way, waits for its callback. Beside them somebody finds nothing to claim.
+/// A thread that has heard of a claim, in any way, waits for its callback. Beside them another thread finds nothing to
+/// claim.
 fn waiting_for_a_callback() {
     let shared = Arc::new(Running::default());
     let [running, passing] = [(); 2].map(|()| Arc::clone(&shared));
@@ -556,7 +559,7 @@ fn waiting_for_a_callback() {
     assert!(shared.under_way.is_empty());
 }
 
-/// Two wait, with one who gives up at his first look; or looks only, as within a callback.
+/// Two threads wait, beside one that gives up at its first look; or that only looks, as within a callback.
 fn waiting_together() {
     let shared = Arc::new(Running::default());
     let entered = shared.under_way.enter();
@@ -602,7 +605,8 @@ fn waiting_for_a_batch() {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
-/// One is always under way: each enters before the one before leaves. Who waits is done even so, with one still there.
+/// A callback is always under way: each enters before the previous one leaves. A thread that waits gets done
+/// nevertheless, with one callback still under way.
 fn waiting_while_callbacks_overlap() {
     let shared = Arc::new(Running::default());
     let first = shared.under_way.enter();
@@ -635,20 +639,20 @@ struct Errand(UnsafeCell<u32>, Arc<AtomicU32>);
 impl Errand {
     fn new(times_out: &Arc<AtomicU32>) -> Box<Self> {
         let errand = Box::new(Self(UnsafeCell::new(0), Arc::clone(times_out)));
-        // SAFETY: nobody else has it.
+        // SAFETY: no other thread has it.
         errand.0.with_mut(|number| unsafe { *number = 7 });
         errand
     }
 
     fn note(&self) {
-        // SAFETY: whoever has the box.
+        // SAFETY: the caller has the box to itself.
         assert_eq!(self.0.with_mut(|number| unsafe { *number }), 7);
         self.1.fetch_add(1, Relaxed);
     }
 }
 
-/// One puts two things there, one after the other, and takes back what is left; another one takes twice meanwhile. Some fault would have
-/// both get the same box: so they keep it until all have seen that.
+/// One thread puts two things there, one after the other, and takes back what is left. Another one takes twice
+/// meanwhile. Some fault would give both the same box, so they keep it until all threads have seen that.
 fn handing_over() {
     let (slot, out) = (Arc::new(Slot::<Errand>::new()), [(); 2].map(|()| Arc::new(AtomicU32::new(0))));
     let taker = Arc::clone(&slot);

@@ -1,6 +1,8 @@
-//! The index grows while it is used: a line of the larger array is filled by whoever needs it first. And lines have further ones.
+//! The index grows while it is used: a line of the larger array is filled by the thread that needs it first. And lines
+//! have further ones.
 //!
-//! It begins with one line of three cells, of which two are enough: so the second timer makes two lines, and the fourth makes four.
+//! It begins with one line of three cells, which counts as full with two: so the second timer makes two lines, and the
+//! fourth makes four.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -22,12 +24,12 @@ use std::rc::Rc;
 use support::{Change, Model, World, join, ordinal, outcome, place, spawn};
 use sync::Ordering::Relaxed;
 
-/// How many calls said that they had doubled the array: each of them wakes the worker.
+/// How many calls reported that they had doubled the array: each of them wakes the worker.
 fn growths(world: &World) -> u32 {
     world.shard.alarm.ticket()
 }
 
-/// Two timers for lines that nobody has set: both split the same one, and one of them has doubled the array.
+/// Two timers for lines that are not set yet: both split the same line, and one of them has doubled the array.
 const SPLIT_BY_TWO: Model = Model::new("split_by_two", || {
     let world = World::new();
     world.given(2, 6, 4);
@@ -63,11 +65,12 @@ const GROWTH_OR_FIND: Model = Model::new("growth_or_find", || {
 .preemptions(3)
 .plain_preemptions(2);
 
-/// The line of a key is split while its timer is ended: it is not in the new one, or is taken out of that.
+/// The line of a key is split while its timer is ended: the new line does not have the timer, or it is taken out of
+/// that line.
 const GROWTH_OR_REMOVE: Model =
     Model::new("growth_or_remove", || growth_or_remove(World::cancel)).preemptions(3).plain_preemptions(2);
 
-/// The same in a batch, which has seen the timer in the old line, perhaps.
+/// The same in a batch, which may have seen the timer in the old line.
 const GROWTH_OR_REMOVE_AS_SEEN: Model =
     Model::new("growth_or_remove_as_seen", || growth_or_remove(World::cancel_as_seen)).preemptions(2);
 
@@ -82,7 +85,7 @@ fn growth_or_remove(cancel: fn(&World, u32, u32) -> Option<u32>) {
     join(author);
     assert_eq!((world.find(0, 3), world.find(0, 7)), (None, Some(7)));
     assert_eq!(world.shard.nodes_in_use(), 1, "its node is retired");
-    // It grows for two timers at a time: not if the one that is there has left by then.
+    // It grows when there are two timers at a time: not if the first one has left by then.
     outcome(growths(&world));
     assert_eq!(world.seal(), [9]);
     world.end();
@@ -124,7 +127,7 @@ const ONE_KEY_TWICE_WHILE_IT_GROWS: Model = Model::new("one_key_twice_while_it_g
 .preemptions(2)
 .plain_preemptions(1);
 
-/// A reader who knows from elsewhere that the timer is there must find it, in whatever array.
+/// A reader that knows from elsewhere that the timer exists must find it, in whichever array.
 const TOLD_OR_NOT: Model = Model::new("told_or_not", || {
     let world = World::new();
     world.given(2, 6, 4);
@@ -163,12 +166,12 @@ const GROWTH_OR_SEAL: Model = Model::new("growth_or_seal", || {
 .preemptions(3)
 .plain_preemptions(2);
 
-/// What the thread that works ahead does with the lines from `next` on.
+/// Splits the lines from `next` on, as the thread that works ahead does.
 fn split_ahead(world: &World, next: u32) -> u32 {
     world.shard.split_ahead(next, 2, &Access::new(&ordinal(0)))
 }
 
-/// Who works ahead splits a line beside its callers.
+/// The thread that works ahead splits a line beside its callers.
 const SPLIT_AHEAD_OR_CHANGED: Model = Model::new("split_ahead_or_changed", || {
     let world = World::new();
     world.given(3, 7, 5);
@@ -181,7 +184,7 @@ const SPLIT_AHEAD_OR_CHANGED: Model = Model::new("split_ahead_or_changed", || {
             world.cancel(1, 3)
         }
     });
-    // How many timers there are is a figure that the model does not see: it must see something before that is read.
+    // The number of timers is a figure that the model does not see: it must see something before that is read.
     let _ = world.shard.line_count();
     let ahead = split_ahead(&world, 6);
     assert_eq!(join(caller), Some(7));
@@ -195,7 +198,7 @@ const SPLIT_AHEAD_OR_CHANGED: Model = Model::new("split_ahead_or_changed", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// When all lines of an array are set, the one before is freed, whoever may still be looking at it.
+/// When all lines of an array are set, the previous array is freed, though some thread may still be looking at it.
 const FREED_OR_FIND: Model = Model::new("freed_or_find", || {
     let world = World::new();
     [(1, 11), (3, 13), (2, 12)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
@@ -235,7 +238,7 @@ const A_FURTHER_LINE_FOR_TWO: Model = Model::new("a_further_line_for_two", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The last timer of a further line goes while another one comes: the line goes, or stays.
+/// The last timer of a further line goes while another one comes: the line goes, or it stays.
 const COMES_OR_GOES_BEHIND: Model = Model::new("comes_or_goes_behind", || {
     let world = World::new();
     [(1, 11), (11, 12), (21, 13), (31, 14)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
@@ -254,7 +257,7 @@ const COMES_OR_GOES_BEHIND: Model = Model::new("comes_or_goes_behind", || {
 .plain_preemptions(1)
 .reclaims_early();
 
-/// A further line is used again, in another place, when nobody can be looking at it.
+/// A further line is reused in another place when no thread can be looking at it.
 const USED_AGAIN_OR_FIND: Model = Model::new("used_again_or_find", || {
     let world = World::new();
     [(1, 11), (11, 12), (21, 13), (31, 14)].into_iter().for_each(|(key, value)| _ = world.given(key, value, 5));
@@ -274,7 +277,7 @@ const USED_AGAIN_OR_FIND: Model = Model::new("used_again_or_find", || {
 .plain_preemptions(1)
 .reclaims_early();
 
-/// A line and its further one are split while a timer behind is ended.
+/// A line and its further line are split while a timer in the further one is ended.
 const SPLIT_OR_REMOVE_BEHIND: Model = Model::new("split_or_remove_behind", || {
     let world = World::new();
     for (key, value) in [(1, 11), (11, 12), (21, 13), (31, 14), (2, 15), (4, 16), (6, 17)] {
@@ -297,7 +300,7 @@ const SPLIT_OR_REMOVE_BEHIND: Model = Model::new("split_or_remove_behind", || {
 .plain_preemptions(1)
 .reclaims_early();
 
-/// Two threads need the same new segment of an array, and one of them reads what is there before.
+/// Two threads need the same new segment of an array, and one of them reads beforehand what is there.
 const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
     let array = Rc::new(Segments::<sync::AtomicU64>::new());
     let other = spawn({
@@ -363,7 +366,7 @@ fn timers_come_and_go_in_further_lines() {
     SPLIT_OR_REMOVE_BEHIND.reaches(&[4, 8].map(|lines| (lines, [11, 12, 13, 15, 16, 17, 18])));
 }
 
-/// (That a line is frozen in single steps, `races/close.rs` notices.)
+/// (`races/close.rs` notices if a line is not frozen in single steps.)
 #[test]
 fn a_line_must_be_set_in_single_steps() {
     let set = place("line.rs", "self.0.compare_exchange(0, pair.0 | PAIR_SET");
@@ -372,7 +375,7 @@ fn a_line_must_be_set_in_single_steps() {
     FREED_OR_FIND.kills(set_meta, Change::Tear, "lines are set");
 }
 
-/// Who uses a line has acquired its cells, and with these the nodes.
+/// A thread that uses a line has acquired its cells, and through these the nodes.
 #[test]
 fn a_line_must_be_published() {
     let set_meta = place("line.rs", "self.0.compare_exchange(0, META_SET | version");

@@ -1,4 +1,5 @@
-//! Many producers, one consumer: no hint is lost, none comes twice, a producer that stops hides nobody else.
+//! Many producers, one consumer: no hint is lost, none comes twice, and a producer that stops hides no other one's
+//! hints.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -33,14 +34,14 @@ fn push(mailbox: &Mailbox, name: u64) {
     push_at(mailbox, 0, name);
 }
 
-/// Takes up to `limit` hints of each stripe; their names.
+/// Takes up to `limit` hints of each stripe. Returns their names.
 fn drain_some(mailbox: &Mailbox, drain: &mut Consumer, limit: usize) -> Vec<u64> {
     let mut names = Vec::new();
     mailbox.drain(drain, limit, &Access::new(&ordinal(0)).guard, |hint| names.push(hint.tick(Tick(0)).0));
     names
 }
 
-/// Empties the mailbox; the names that were in it.
+/// Empties the mailbox. Returns the names that were in it.
 fn drain(mailbox: &Mailbox, consumer: &mut Consumer) -> Vec<u64> {
     drain_some(mailbox, consumer, usize::MAX)
 }
@@ -63,7 +64,7 @@ const TWO_PRODUCERS: Model = Model::new("two_producers", || {
 })
 .preemptions(2);
 
-/// One producer, as fast as the consumer: segments are left and reclaimed under way.
+/// One producer, as fast as the consumer: segments are left and reclaimed meanwhile.
 const ALONG_THE_SEGMENTS: Model = Model::new("along_the_segments", || {
     let mailbox = Rc::new(Mailbox::new(1));
     let mut consumer = mailbox.consumer();
@@ -123,7 +124,7 @@ const FIRST_PUSH_TWICE: Model = Model::new("first_push_twice", || {
 const FILLED_SLOTS_ARE_A_PREFIX: Model = Model::new("filled_slots_are_a_prefix", || {
     let mailbox = Rc::new(Mailbox::new(1));
     push(&mailbox, 1);
-    // Joined when all is over: until then it may be anywhere.
+    // Joined at the very end: until then it may be anywhere.
     let stalled = spawn({
         let mailbox = Rc::clone(&mailbox);
         move || push(&mailbox, 2)
@@ -137,7 +138,7 @@ const FILLED_SLOTS_ARE_A_PREFIX: Model = Model::new("filled_slots_are_a_prefix",
 })
 .preemptions(4);
 
-/// What `is_drained` says is true of a moment during the call.
+/// What `is_drained` answers is true at some moment during the call.
 const DRAINED_OR_NOT: Model = Model::new("drained_or_not", || {
     let mailbox = Rc::new(Mailbox::new(1));
     let mut consumer = mailbox.consumer();
@@ -160,7 +161,7 @@ fn depth(mailbox: &Mailbox) -> u64 {
     mailbox.depth(&Access::new(&ordinal(0)).guard)
 }
 
-/// Somebody asks how many hints are in while a producer fills one segment and begins another.
+/// A thread asks how many hints are in while a producer fills one segment and begins another.
 const COUNTED_BESIDE_A_PRODUCER: Model = Model::new("counted_beside_a_producer", || {
     let mailbox = Rc::new(Mailbox::new(1));
     let producer = spawn({
@@ -204,7 +205,7 @@ const A_FEW_AT_A_TIME: Model = Model::new("a_few_at_a_time", || {
 })
 .preemptions(3);
 
-/// What a producer did before it pushed a hint, its reader sees.
+/// The reader of a hint sees what the producer did before it pushed the hint.
 const A_HINT_TELLS_WHAT_WAS_DONE: Model = Model::new("a_hint_tells_what_was_done", || {
     let mailbox = Rc::new(Mailbox::new(1));
     push(&mailbox, 1);
@@ -288,7 +289,7 @@ fn a_segment_must_be_installed_in_one_step() {
     FIRST_PUSH_TWICE.kills(install, Change::Tear, "every hint comes out");
 }
 
-/// A new segment is seen empty, by whichever pointer one comes to it.
+/// Every thread sees a new segment empty, whichever pointer led it there.
 #[test]
 fn a_segment_must_be_published() {
     let install = place("mailbox.rs", "place.compare_exchange(ptr::null_mut(), fresh");
@@ -313,7 +314,7 @@ fn a_segment_must_be_published() {
     seen_born(COUNTED_BESIDE_A_PRODUCER, "current = segment.next.load(Ordering::Acquire); }", Change::DropAcquire);
 }
 
-/// Who comes by the cursor has its author's slot behind it, and all before.
+/// A thread that starts at the cursor has its author's slot, and all slots before that, behind it.
 #[test]
 fn the_cursor_must_be_released_and_acquired() {
     let (author, reader) =

@@ -1,4 +1,4 @@
-//! A thread's number is its own, and what is kept under it goes to the next holder whole.
+//! A thread's number is its own, and what is kept under the number goes to the next holder whole.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -27,7 +27,7 @@ fn ordinals() -> &'static Ordinals {
     }))))
 }
 
-/// What is kept by ordinal: how often its holders came by.
+/// What is kept by ordinal: how often its holders have been here.
 type Kept = Rc<[UnsafeCell<u32>; 3]>;
 
 fn kept() -> Kept {
@@ -35,7 +35,7 @@ fn kept() -> Kept {
 }
 
 fn visit(kept: &Kept, ordinal: &Ordinal) -> u32 {
-    // SAFETY: that only one thread at a time comes here with one number is what the model checks.
+    // SAFETY: the model checks just that: that only one thread at a time comes here with one number.
     kept[ordinal.number() as usize].with_mut(|visits| unsafe {
         *visits += 1;
         *visits

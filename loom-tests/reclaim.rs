@@ -1,9 +1,9 @@
-//! A node goes and comes back as another timer, while somebody still holds on to what it was.
+//! A node goes and comes back as another timer, while some thread still holds on to what it was.
 //!
 //! Nodes are retired and refilled two at a time, and come back as early as it is legal.
 //!
-//! Whoever holds on to what was must be a thread that is spawned: what a model's first thread does first after a `spawn` pins before
-//! anybody else has had a turn, and then nothing comes back until it is done.
+//! The thread that holds on to it must be a spawned one: the first operation of a model's first thread after a `spawn`
+//! pins before any other thread has had a turn, and then nothing comes back until it is done.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -22,14 +22,14 @@ mod size {
 
 use support::{Change, Key, Model, Named, World, join, outcome, place, spawn};
 
-/// Two timers retired fill a batch; the next schedule uses their nodes again.
+/// Two retired timers fill a batch; the next schedule reuses their nodes.
 fn recycle(world: &World, stripe: u32) -> u32 {
     assert_eq!(world.cancel(stripe, 1), Some(7), "nothing else ends it");
     assert_eq!(world.cancel(stripe, 2), Some(8), "nothing else ends it");
     world.schedule(stripe, 3, 9, 9).expect("not sealed").0.node
 }
 
-/// A look-up by key is under way while the node that it reads is used again.
+/// A look-up by key is under way while the node that it reads is reused.
 const FIND_OR_REUSE: Model = Model::new("find_or_reuse", || {
     let world = World::new();
     let nodes = [world.given(1, 7, 5).node, world.given(2, 8, 6).node];
@@ -91,7 +91,7 @@ const STALE_MOVE_OR_REUSE: Model = Model::new("stale_move_or_reuse", || {
 })
 .reclaims_early();
 
-/// Two threads want a node at once, and none was ever used.
+/// Two threads want a node at the same time, and none was ever used.
 const TWO_FRESH: Model = Model::new("two_fresh", || {
     let world = World::new();
     let other = spawn({
@@ -108,7 +108,7 @@ const TWO_FRESH: Model = Model::new("two_fresh", || {
 .preemptions(1)
 .without_stale_places();
 
-/// Two threads want a node at once: there is one used batch, and new ones.
+/// Two threads want a node at the same time: there is one used batch, and there are new nodes.
 const TWO_TAKERS: Model = Model::new("two_takers", two_takers::<Key>).preemptions(2).reclaims_early();
 
 /// As `TWO_TAKERS`; the batch is in the list of one of them.
@@ -129,7 +129,7 @@ fn two_takers<K: Named>() {
     world.end();
 }
 
-/// One thread gives a batch back, to its list; another, which has none in its own, may come upon it.
+/// One thread gives a batch back, to its list; another, whose own list is empty, may find it there.
 const GIVE_OR_LOOK: Model = Model::new("give_or_look", || {
     let world = World::<u32>::with_keys();
     [1, 2].into_iter().for_each(|key| world.start(0, key, key, 9));
@@ -149,10 +149,10 @@ const GIVE_OR_LOOK: Model = Model::new("give_or_look", || {
 })
 .reclaims_early();
 
-/// One thread puts a batch to the clean ones, of which another takes one. None is lost.
+/// One thread adds a batch to the clean ones, while another thread takes one. None is lost.
 const CLEAN_OR_TAKE: Model = Model::new("clean_or_take", || {
     let world = World::new();
-    // From the first two nodes, so that those of the next four are used ones.
+    // From the first two nodes, so that the next four are used nodes.
     world.start(1, 5, 5, 9);
     start_and_cancel(&world, &[1, 2, 3, 4]);
     let cleaner = spawn({
@@ -173,7 +173,7 @@ const CLEAN_OR_TAKE: Model = Model::new("clean_or_take", || {
 /// Two threads each give a batch back. None is lost.
 const TWO_GIVERS: Model = Model::new("two_givers", || two_givers::<Key>(1)).reclaims_early();
 
-/// As `TWO_GIVERS`, to a list each; to which of them each batch goes, comes along with it.
+/// As `TWO_GIVERS`, each to a list of its own; a batch carries along which list it goes to.
 const GIVERS_TO_TWO_LISTS: Model = Model::new("givers_to_two_lists", || two_givers::<u32>(1)).reclaims_early();
 
 /// As `TWO_GIVERS`: two threads that share one list.
@@ -198,25 +198,25 @@ fn two_givers<K: Named>(second: u32) {
     world.end();
 }
 
-/// Starts a timer whose value is named as its key; its node.
+/// Starts a timer whose value has the name of its key. Returns its node.
 fn take_node<K: Named>(world: &World<K>, thread: u32, key: u32) -> u32 {
     world.schedule(thread, key, key, 9).expect("not sealed").0.node
 }
 
-/// Timers of these keys come and go: their nodes are used ones.
+/// Timers with these keys come and go, so that their nodes are used ones.
 fn start_and_cancel<K: Named>(world: &World<K>, keys: &[u32]) {
     keys.iter().for_each(|&key| world.start(0, key, key, 9));
     keys.iter().for_each(|&key| assert_eq!(world.cancel(0, key), Some(key), "nothing else ends it"));
 }
 
-/// What was pending to the end.
+/// The values of what was pending at the end.
 fn left<K: Named>(world: &World<K>) -> Vec<u32> {
     let mut values = world.seal();
     values.sort();
     values
 }
 
-/// A timer fires while its node is being looked for and used again: the key is there as long as anybody reads it.
+/// A timer fires while its node is being looked for and reused: the key exists as long as any thread reads it.
 const FIRE_OR_REUSE: Model = Model::new("fire_or_reuse", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -257,7 +257,7 @@ fn a_node_is_handed_out_once() {
     let grow = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     let pop = place("reuse.rs", "list.0.compare_exchange(first, next");
     TWO_LOOKERS.reaches(&[(true, false), (false, true)]);
-    // Who comes second takes the hash that the first one wrote for the node that the chain goes on with.
+    // The second thread takes the hash that the first one wrote for the next node of the chain.
     TWO_FRESH.kills(grow, Change::Tear, "index out of bounds");
     TWO_TAKERS.kills(pop, Change::Tear, "index out of bounds");
     TWO_LOOKERS.kills(pop, Change::Tear, "index out of bounds");
@@ -275,7 +275,7 @@ fn no_node_is_lost_on_its_way_back() {
     let peek = place("reuse.rs", "let mut first = list.0.load(Acquire);");
     TWO_GIVERS.kills(push, Change::Tear, "a batch was lost");
     GIVERS_TO_ONE_LIST.kills(push, Change::Tear, "a batch was lost");
-    // Where a chain's first nodes lead is not published.
+    // It is not published where a chain's first nodes lead.
     GIVE_OR_LOOK.kills(push, Change::DropRelease, "index out of bounds");
     GIVE_OR_LOOK.kills(peek, Change::DropAcquire, "index out of bounds");
     CLEAN_OR_TAKE.kills(push, Change::DropRelease, "Concurrent write accesses");

@@ -1,6 +1,6 @@
-//! The worker that falls asleep against callers that send an earlier hint: nobody is slept through.
+//! The worker that falls asleep against callers that send an earlier hint: no wake-up is lost.
 //!
-//! The sleeping worker is blocked: if nobody wakes it, loom reports a deadlock.
+//! The sleeping worker is blocked: if no thread wakes it, loom reports a deadlock.
 
 #[path = "../src/shard/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "a model uses a part of the shard")]
@@ -23,7 +23,8 @@ use support::stall_at_gate;
 use support::{Change, Gate, Model, TICK_0, Worker, World, join, outcome, parameter, place, set_parameter, spawn};
 use sync::{AtomicU64, Ordering};
 
-/// The worker's loop: sleeps until `until` again and again, until `found` is true of what it has. Did it ever sleep?
+/// The worker's loop: sleeps until `until`, again and again, until `found` is true of the worker. Returns whether it
+/// ever slept.
 fn sleep_until(worker: &mut Worker, world: &World, until: Option<u64>, found: impl Fn(&Worker) -> bool) -> bool {
     let alarm = &world.shard.alarm;
     let mut slept = false;
@@ -42,7 +43,7 @@ fn has_hint_for(tick: u64) -> impl Fn(&Worker) -> bool {
     move |worker| worker.wheel.iter().any(|hint| hint.tick(Tick(TICK_0)) == Tick(TICK_0 + tick))
 }
 
-/// One caller asks for a tick before that until which the worker would sleep.
+/// One caller asks for a tick earlier than the one until which the worker would sleep.
 const PUSH_EARLIER_OR_SLEEP: Model = Model::new("push_earlier_or_sleep", || {
     let world = World::new();
     let timer = world.given(1, 7, 20);
@@ -84,7 +85,7 @@ const FIRST_TIMER_OR_SLEEP: Model = Model::new("first_timer_or_sleep", || {
     world.end();
 });
 
-/// A caller stops for ever before its operation number `parameter()`; the other one wakes the worker all the same.
+/// A caller stops for ever before its operation number `parameter()`; the other caller wakes the worker nevertheless.
 const A_STALLED_NOTIFIER_HIDES_NOBODY: Model = Model::new("a_stalled_notifier_hides_nobody", || {
     let world = World::new();
     let timers = [world.given(1, 7, 20), world.given(2, 8, 20)];
@@ -141,7 +142,7 @@ const FULL_SEGMENT_OR_SLEEP: Model = Model::new("full_segment_or_sleep", || {
 })
 .preemptions(4);
 
-/// Something that no hint tells, told by `interrupt`.
+/// Something that no hint announces, but `interrupt` does.
 const INTERRUPT_OR_SLEEP: Model = Model::new("interrupt_or_sleep", || {
     let world = World::new();
     let mut worker = world.worker();
@@ -156,7 +157,7 @@ const INTERRUPT_OR_SLEEP: Model = Model::new("interrupt_or_sleep", || {
     world.end();
 });
 
-/// Operations of a caller that moves a timer, at most: so there is a stop before each of them.
+/// At most this many operations does a caller need to move a timer: there is a stop before each of them.
 const OPERATIONS: usize = 20;
 
 #[test]
@@ -208,7 +209,7 @@ fn callers_must_not_claim_the_notification() {
     assert!(killed, "a stalled caller with a claim hid the other's notification from nobody");
 }
 
-/// A hint behind one whose author stopped before its fence: the fence of the later author stands for both, so it must
+/// A hint comes behind one whose author stopped before its fence. The later author's fence stands for both, so it must
 /// come after every slot that the cursor let it skip.
 #[test]
 fn the_cursor_must_be_released() {

@@ -1,4 +1,5 @@
-//! The faults of the timers that people come from, each with what should have happened. A name begins with whose it was.
+//! Faults of the timers that people come from, each as a test of what should have happened. A test's name begins with
+//! the library that had the fault.
 
 use shardwheel::rotating::TimeCacheMap;
 use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, Scheduler, WeakScheduler};
@@ -125,7 +126,8 @@ fn go_zero_a_stalled_loop_catches_up() {
     assert_eq!(timers.clock.advance(TICK), 1, "and what is not keeps its deadline");
 }
 
-/// Its own cache: 300 slots of a second, entries of 320 seconds that are kept alive. Two thirds lived 300 s too long.
+/// go-zero's own cache has 300 slots of a second, and entries of 320 seconds that are kept alive. Two thirds of them
+/// lived 300 s too long.
 #[test]
 fn go_zero_cache_entries_that_are_kept_alive_expire_on_time() {
     let keys: Vec<&'static str> = (0..100).map(|i| &*Box::leak(format!("key {i}").into_boxed_str())).collect();
@@ -144,13 +146,13 @@ fn go_zero_cache_entries_that_are_kept_alive_expire_on_time() {
 #[test]
 fn redis_periodic_events_do_not_drift() {
     let timers = Timers::with_tick(Duration::from_millis(1));
-    // A period that is no multiple of the tick: 1 + its return value, in a loop that rounds, would drift.
+    // A period that is no multiple of the tick: one plus what the callback returns, in a loop that rounds, would drift.
     let period = Duration::from_micros(33_333);
     timers.scheduler.schedule_every("cron", (), period, MissedTicks::Skip).unwrap();
     assert_eq!(timers.clock.advance(Duration::from_secs(100)), 3000);
 }
 
-/// There, an event that deletes itself must also remember to say that it is over.
+/// In Redis, an event that deletes itself must also remember to return that it is over.
 #[test]
 fn redis_an_event_that_deletes_itself_is_over_whatever_it_returns() {
     let own = Arc::new(OnceLock::<WeakScheduler<&'static str, u32>>::new());
@@ -183,7 +185,7 @@ fn storm_a_callback_that_throws_does_not_end_the_cleaner() {
     }
 }
 
-/// Each time that the cleaner is late, all who come after are later there.
+/// In Storm, each delay of the cleaner makes all later entries late.
 #[test]
 fn storm_a_late_cleaner_makes_nobody_else_late() {
     let own = Arc::new(OnceLock::<ManualClock>::new());
@@ -204,7 +206,7 @@ fn storm_a_late_cleaner_makes_nobody_else_late() {
     assert_eq!(left, [(1, start + 3 * TICK), (2, start + 20 * TICK)]);
 }
 
-/// There, the clock is read once a second, and what has expired since is still handed out.
+/// In these maps, the clock is read once a second, and what has expired since is still returned.
 #[test]
 #[cfg(feature = "cache")]
 fn ttl_map_what_has_expired_is_not_to_be_seen_before_the_sweep() {

@@ -23,7 +23,7 @@ use support::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Something that waits for nothing, on a busy machine.
+/// How long something may take that waits for nothing, on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 
 type Numbers = Cache<u64, u64>;
@@ -62,7 +62,7 @@ fn an_entry_is_there_until_its_deadline_and_not_a_nanosecond_longer() {
     assert_eq!((cache.get(&1), cache.contains(&1)), (None, false));
 }
 
-/// The TTL maps with a cached clock read up to a second behind.
+/// TTL maps with a cached clock read up to a second in the past.
 #[test]
 fn no_expired_value_is_to_be_seen_not_even_within_the_tick() {
     let builder = Numbers::builder(SECOND).jitter(0.0).tick(HOUR);
@@ -391,8 +391,8 @@ fn beyond_a_thousand_reads_an_old_entry_goes() {
 
 // Loading.
 
-/// Starts `count` threads that ask a cache for key 1 while the load behind a gate is under way; the cache, how many loads have passed the
-/// gate, and what the threads got.
+/// Starts `count` threads that ask a cache for key 1 while the load behind a gate is under way. Returns the cache, how
+/// many loads have reached the gate, and what the threads got.
 fn ask_together<R: Send + 'static>(
     count: usize,
     ask: impl Fn(&Numbers, &Gate) -> R + Send + Sync + 'static,
@@ -462,7 +462,7 @@ fn a_loader_may_choose_the_ttl() {
     assert_eq!(cache.get_or_insert_with_ttl(1, || (11, 5 * second)), 11, "it is loaded anew");
 }
 
-/// It is nobody else's, takes nobody's place, and does not stay.
+/// The value belongs to no other thread, takes no other entry's place, and does not stay.
 #[test]
 fn a_value_that_is_loaded_with_a_ttl_of_zero_goes_to_those_who_have_asked() {
     let (cache, loads, answers) = ask_together(8, |cache, gate| {
@@ -561,7 +561,7 @@ fn a_loader_may_use_the_cache_even_for_its_own_key() {
     });
 }
 
-/// What was read before a change does not become the cache's view of what is there after it.
+/// What was read before a change does not become the cache's view of the time after it.
 #[test]
 fn a_load_does_not_undo_what_comes_after_it() {
     type Change = fn(&Numbers);
@@ -589,7 +589,7 @@ fn a_load_does_not_undo_what_comes_after_it() {
         change(&cache);
         assert_eq!(cache.get(&1), left);
         if left.is_none() {
-            // Who asks from now on does not wait for what was read before.
+            // A thread that asks from now on does not wait for what was read before.
             let cache = Arc::clone(&cache);
             assert_eq!(start(move || cache.get_or_insert_with(1, || 9)).recv_timeout(SOON), Ok(9));
         }
@@ -602,14 +602,14 @@ fn a_load_does_not_undo_what_comes_after_it() {
 
 #[test]
 fn an_insertion_that_overtakes_what_was_loaded_stays() {
-    // What has expired stays until the tick is over, so there is something to compare with.
+    // An expired entry stays until the tick is over, so there is something to compare with.
     let (cache, clock) = Cache::<_, u64>::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
     let cache = Arc::new(cache);
     cache.insert(Hooked(1), 4);
     clock.advance(2 * SECOND);
     let other = Arc::clone(&cache);
     let load = move || {
-        // While it is put in.
+        // While the loaded value is put in.
         ON_EQ.set(Some(Box::new(move || assert_eq!(other.insert(Hooked(1), 8), None))));
         7
     };
@@ -618,7 +618,7 @@ fn an_insertion_that_overtakes_what_was_loaded_stays() {
     assert_eq!((stats.inserted, stats.expired, stats.entries), (2, 1, 1));
 }
 
-/// It may take long, or wait for those who wait for the load.
+/// The listener may take long, or wait for the threads that wait for the load.
 #[test]
 fn a_listener_holds_up_nobody_who_waits_for_a_load() {
     within(PATIENCE, "a listener that waits for who waits", || {
@@ -634,7 +634,7 @@ fn a_listener_holds_up_nobody_who_waits_for_a_load() {
             move || {
                 cache.get_or_insert_with(2, || {
                     begin.send(()).unwrap();
-                    // The other one shall wait.
+                    // The other thread shall wait.
                     eventually("both have asked", || cache.stats().misses == 2);
                     thread::sleep(20 * MS);
                     7
@@ -789,7 +789,7 @@ fn a_cache_may_be_dropped_by_its_own_listener() {
     });
 }
 
-// Races, made to happen by user code that runs in the middle of a call.
+// Races, provoked by user code that runs in the middle of a call.
 
 thread_local! {
     static ON_HASH: Hook = const { RefCell::new(None) };
@@ -797,7 +797,7 @@ thread_local! {
     static HASHES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What happens at the next call on this thread, and only then.
+/// What to do at the next call on this thread, once.
 type Hook = RefCell<Option<Box<dyn FnOnce()>>>;
 
 fn run(hook: &Hook) {
@@ -824,7 +824,7 @@ impl PartialEq for Hooked {
 
 impl Eq for Hooked {}
 
-/// The timer runs before the entry is in the map: an insertion may stall in between.
+/// The timer starts before the entry is in the map: an insertion may stall in between.
 #[test]
 fn an_entry_that_expires_while_it_is_put_in_leaves_nothing_behind() {
     for limit in [2, usize::MAX] {
@@ -838,7 +838,8 @@ fn an_entry_that_expires_while_it_is_put_in_leaves_nothing_behind() {
     }
 }
 
-/// So one that panics does so before anything has happened; and not in the middle of another's insertion, for which the map grows.
+/// So a key that panics does so before anything has happened, and not in the middle of another key's insertion that
+/// makes the map grow.
 #[test]
 fn a_key_is_hashed_once_in_each_call() {
     const KEYS: u64 = 3_000;
@@ -856,7 +857,7 @@ fn a_key_is_hashed_once_in_each_call() {
     assert_eq!(cache.stats(), before);
 }
 
-/// What it hits is the entry that was to come: it has its end, and is told of, all the same.
+/// The panic hits the entry that was to come: it still has its end, and the listener is still called for it.
 #[test]
 fn a_key_that_panics_leaves_no_entry_without_an_end() {
     hush_callbacks();
@@ -872,7 +873,7 @@ fn a_key_that_panics_leaves_no_entry_without_an_end() {
     panics();
     assert!(catch_unwind(AssertUnwindSafe(insert)).is_err());
     assert_eq!((cache.len(), Arc::strong_count(&value)), (1, 2));
-    // And if it is loaded, in the place of one that has expired.
+    // The same for a value that is loaded into the place of an expired one.
     cache.insert(Hooked(2), Arc::clone(&value));
     clock.advance(2 * SECOND);
     let load = || {
@@ -906,7 +907,7 @@ fn a_value_that_panics_while_it_is_replaced_costs_no_room() {
     let (cache, clock) = Cache::<u64, _>::builder(SECOND).jitter(0.0).tick(HOUR).limit(2).build_manual().unwrap();
     cache.insert(1, Bomb(true));
     clock.advance(SECOND);
-    // It has expired, so it does not come back, but is dropped.
+    // The old value has expired, so it does not come back, but is dropped.
     let replace = || cache.insert_with_ttl(1, Bomb(false), Duration::MAX);
     assert!(catch_unwind(AssertUnwindSafe(replace)).is_err());
     (2..9).for_each(|key| ignore(cache.insert(key, Bomb(false))));
@@ -919,13 +920,14 @@ fn a_value_that_panics_while_it_is_replaced_costs_no_room() {
     assert_eq!(stats.inserted, ends_of(&stats) + stats.entries);
 }
 
-/// Nobody waits for ever, and no old answer stays. A listener hears of it only after those who wait: it may wait for them.
+/// No thread waits for ever, and no old answer stays. The listener is called only after the waiting threads have their
+/// answers: it may wait for them.
 #[test]
 fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
     hush_callbacks();
     within(PATIENCE, "loads of keys that panic", || {
         for panics in [true, false] {
-            // What has expired stays until the tick is over, so there is something to compare with.
+            // An expired entry stays until the tick is over, so there is something to compare with.
             let is_answered = Arc::new(AtomicBool::new(false));
             let answered = Arc::clone(&is_answered);
             let builder = Cache::builder(SECOND).jitter(0.0).tick(HOUR);
@@ -973,7 +975,7 @@ fn a_key_that_panics_at_the_end_of_a_load_keeps_nobody_waiting() {
 
 // Threads.
 
-/// A writer that stands still in the middle of the map's work on the same key, and a listener that does.
+/// A writer that stands still in the middle of the map's work on the same key, and a listener that stands still.
 #[test]
 fn a_stalled_writer_stalls_no_reader() {
     let gate = Arc::new(Gate::default());
@@ -1001,7 +1003,7 @@ fn a_stalled_writer_stalls_no_reader() {
     assert_eq!(removed.recv_timeout(PATIENCE), Ok(Some(20)));
 }
 
-/// The cache reads the clock between our two readings, so both bounds hold to the nanosecond, however busy the machine.
+/// The cache reads the clock between our two readings, so both bounds hold to the nanosecond, on any busy machine.
 #[test]
 fn no_thread_ever_sees_an_expired_value_or_misses_one_that_is_not() {
     let ttl = ms(3);
@@ -1033,8 +1035,8 @@ fn follow(cache: &Numbers, key: u64, round: u64, ttl: Duration) {
     }
 }
 
-/// Each thread has keys of its own, and a map that knows what is under them, while all use the same cache, few keys and
-/// many by turns, so that it grows meanwhile; another one only reads.
+/// Each thread has keys of its own, and a map that knows what is under them, while all use the same cache. They use few
+/// keys and many keys by turns, so that the cache grows meanwhile. One more thread only reads.
 #[test]
 fn threads_with_keys_of_their_own_get_the_answers_of_a_map() {
     const CALLERS: u64 = 3;
@@ -1072,7 +1074,7 @@ fn threads_with_keys_of_their_own_get_the_answers_of_a_map() {
     }
 }
 
-/// A reader may stand between the place that it found and the entry there, while that is replaced.
+/// A reader may have found the entry's place, but not yet the entry, when the entry is replaced.
 #[test]
 fn a_key_that_is_always_there_is_always_found() {
     const INSERTIONS: u64 = 600_000;
@@ -1112,7 +1114,7 @@ fn what_an_executor_drops_is_not_to_be_seen() {
     assert!(cache.contains(&1));
 }
 
-/// Nor is it kept by those that are on their way to the listener.
+/// Callbacks that are on their way to the listener do not keep it, either.
 #[test]
 fn what_is_in_the_cache_goes_with_it_though_a_callback_is_late() {
     for limit in [None, Some(10)] {
@@ -1131,7 +1133,7 @@ fn what_is_in_the_cache_goes_with_it_though_a_callback_is_late() {
     }
 }
 
-/// Callbacks that wait for the executor hold their entries, but no room.
+/// Callbacks that wait for the executor keep their entries alive, but take no room.
 #[test]
 fn what_expired_takes_no_room_though_its_callback_is_late() {
     let (sender, late) = channel::<Job>();
@@ -1140,7 +1142,7 @@ fn what_expired_takes_no_room_though_its_callback_is_late() {
     let mut jobs = Vec::new();
     for key in 0..40 {
         cache.insert(key, key);
-        // Its timer has fired, and nobody runs its callback.
+        // Its timer has fired, and nothing runs its callback.
         jobs.push(late.recv_timeout(PATIENCE).expect("the timer fires"));
         assert!(cache.len() <= 10, "{} entries", cache.len());
     }
@@ -1148,7 +1150,8 @@ fn what_expired_takes_no_room_though_its_callback_is_late() {
     assert_eq!((cache.len(), cache.stats().expired), (0, 40));
 }
 
-/// Nor if its key is used again meanwhile, or it is removed: it is in the map no more, and counts for nothing.
+/// Nor does it if its key is used again meanwhile, or it is removed: it is no longer in the map, and counts for
+/// nothing.
 #[test]
 fn what_expired_and_was_taken_out_takes_no_room_though_its_callback_is_late() {
     for take_out in [
@@ -1176,7 +1179,7 @@ fn what_expired_and_was_taken_out_takes_no_room_though_its_callback_is_late() {
     }
 }
 
-/// It is never seen, so it is not worth another one's place.
+/// Such an entry is never seen, so no other one must lose its place to it.
 #[test]
 fn an_entry_that_expires_at_once_takes_no_room() {
     let (cache, clock, log) = logged(HOUR, Some(1));
@@ -1190,7 +1193,7 @@ fn an_entry_that_expires_at_once_takes_no_room() {
     assert_eq!(*lock(&log), [(2, 20, Cause::Expired), (1, 10, Cause::Replaced), (1, 11, Cause::Expired)]);
 }
 
-/// Each insertion under way has a value on its way in and one on its way out, and no more.
+/// Each insertion under way has one value on its way in and one on its way out, and no more.
 #[test]
 fn threads_do_not_exceed_the_limit_together() {
     const CALLERS: u64 = 3;
@@ -1222,7 +1225,8 @@ fn threads_do_not_exceed_the_limit_together() {
     assert_eq!((cache.len(), alive()), (LIMIT, LIMIT));
 }
 
-/// Every value that was put in leaves once, by one cause, or is still there; and who takes it out gets it.
+/// Every value that was put in leaves once, by one cause, or is still in the cache; and the thread that takes it out
+/// gets it.
 #[test]
 fn every_value_leaves_once_by_one_cause() {
     for (limit, ttl) in [(None, ms(1)), (Some(20), ms(1)), (Some(20), HOUR), (Some(1), Duration::from_nanos(1))] {
@@ -1345,7 +1349,7 @@ impl Model {
         self.peek(key)
     }
 
-    /// Whatever is under the key leaves.
+    /// The entry under the key leaves, whatever it is.
     fn end(&mut self, index: usize, cause: Cause) -> Option<u64> {
         let entry = self.entries.remove(index);
         let cause = if entry.deadline <= self.now { Cause::Expired } else { cause };

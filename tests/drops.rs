@@ -1,7 +1,7 @@
-//! Every key and every value is dropped exactly once, in whichever way its timer ends.
+//! Every key and every value is dropped exactly once, however its timer ends.
 //!
-//! Values leave at once. Keys may stay a little, until their place in memory is used again, but no longer than the
-//! scheduler. Keys own a string, so that a second drop would not go unnoticed even without the count.
+//! Values leave at once. Keys may stay until their place in memory is used again, but no longer than the scheduler.
+//! Keys own a string, so that a second drop would be noticed even without the count.
 
 mod support;
 
@@ -68,7 +68,7 @@ impl Maker {
         assert_eq!(self.values.alive(), COUNT as usize);
     }
 
-    /// As `schedule_many`, timers that no key leads to.
+    /// As `schedule_many`, with timers that no key leads to.
     fn schedule_many_unindexed(&self, scheduler: &Names) {
         for id in 0..COUNT {
             let started = scheduler.schedule_unindexed(self.key(id), self.value(id), HOUR);
@@ -98,7 +98,8 @@ fn text(id: u64) -> String {
     format!("the timer with the number {id}")
 }
 
-/// Runs `scenario` on the manual clock with many timers due in an hour; after it, and after the scheduler, all is gone.
+/// Runs `scenario` on the manual clock with many timers due in an hour. When it is over, and the scheduler is dropped,
+/// all are gone.
 fn on_manual_clock(scenario: impl FnOnce(&Names, &ManualClock, &Maker)) {
     on_manual_clock_with(Maker::schedule_many, scenario);
 }
@@ -265,7 +266,7 @@ fn values_that_panic_when_dropped() {
     }
 }
 
-/// A key whose drop panics: it is dropped on some later caller's thread, who must not notice.
+/// A key whose drop panics. It is dropped on the thread of some later caller, which must not notice.
 struct Cursed(u64, #[allow(dead_code, reason = "counts its drop")] Token);
 
 impl PartialEq for Cursed {
@@ -338,7 +339,7 @@ fn callbacks_that_panic() {
     maker.assert_all_gone();
 }
 
-/// On a pool, with all that happens at the end still under way.
+/// On a pool, with everything that happens at the end still under way.
 #[test]
 fn on_a_pool_while_callbacks_run() {
     for close in [None, Some(Close::Discard), Some(Close::FireNow), Some(Close::Return)] {
@@ -380,7 +381,7 @@ fn jobs_that_are_never_run() {
     maker.assert_all_gone();
 }
 
-/// Half of them run, the others are dropped; and a handle keeps the nodes all the time.
+/// Half of the jobs run, the others are dropped; a handle keeps the nodes all the time.
 #[test]
 fn jobs_that_outlive_the_scheduler() {
     let (maker, kept, ran) = (Maker::default(), Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
@@ -405,7 +406,7 @@ fn jobs_that_outlive_the_scheduler() {
     assert!(!timer.is_pending());
 }
 
-/// A job never panics, whatever the destructors of what the callback has captured do when the job is the last that holds it.
+/// A job never panics, even if it is the last that holds the callback, and destructors of what that has captured panic.
 #[test]
 fn a_job_that_drops_the_callback() {
     struct Bomb(Arc<AtomicUsize>);
@@ -428,7 +429,7 @@ fn a_job_that_drops_the_callback() {
     assert!(std::panic::catch_unwind(|| job.run()).is_ok());
     assert_eq!(dropped.load(SeqCst), 1);
 
-    // On a thread of rayon's it would abort the process.
+    // On a thread of rayon's, a panic would abort the process.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("there are threads");
     let (bomb, gate) = (Bomb(Arc::clone(&dropped)), Arc::new(Gate::default()));
     let (opener, shut) = (Opener(&gate), Arc::clone(&gate));
@@ -456,7 +457,7 @@ fn while_a_handle_is_left() {
     assert!(timer.cancel().is_none() && !timer.is_pending());
 }
 
-/// Whatever a value's destructor does, it finds that all timers have ended.
+/// Whatever a value's destructor does, it finds all timers ended.
 #[test]
 fn values_that_move_time_on_when_dropped() {
     struct Mover(ManualClock, Arc<AtomicUsize>);
@@ -483,7 +484,7 @@ fn keys_alone() {
     maker.keys.assert_all_dropped_once();
 }
 
-/// With keys and values that need no drop, pending timers may be left as they are: nobody must see that.
+/// With keys and values that need no drop, pending timers may be left as they are: nobody must notice.
 #[test]
 fn nothing_to_drop() {
     let rearming =
@@ -502,8 +503,8 @@ fn nothing_to_drop() {
     assert_eq!((clock.advance(MS), clock.advance_to_next(), clock.advance(HOUR)), (0, None, 0));
 }
 
-/// A callback that is over when the scheduler has gone, and would have its timer come back. As long as it runs it keeps the means to fire
-/// others.
+/// A callback that ends after the scheduler has gone, and would have its timer come back. While it runs, it keeps alive
+/// what is needed to fire others.
 #[test]
 fn nothing_to_drop_and_a_timer_that_would_come_back() {
     let (gate, runs) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
@@ -532,8 +533,8 @@ fn nothing_to_drop_and_a_timer_that_would_come_back() {
     assert_eq!(runs.load(SeqCst), 1);
 }
 
-/// A comparison that panics counts as "different", in the middle of a `schedule`; so there are two timers of one key, until the next
-/// `schedule` replaces both.
+/// A comparison that panics in the middle of a `schedule` counts as "different". So there are two timers of one key,
+/// until the next `schedule` replaces both.
 #[test]
 fn a_key_that_panicked_once_leaves_no_timer_uncounted() {
     thread_local! {
@@ -567,7 +568,7 @@ fn a_key_that_panicked_once_leaves_no_timer_uncounted() {
     values.assert_none_twice();
 }
 
-/// On an `Inline` worker: to wait for the other's workers may be to wait for oneself.
+/// On an `Inline` worker: to wait for the other scheduler's workers may be to wait for itself.
 #[test]
 fn a_destructor_that_a_worker_runs_waits_for_no_other_scheduler() {
     within(PATIENCE, "a worker that drops a scheduler", || {

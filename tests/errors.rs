@@ -1,4 +1,4 @@
-//! Every error: what brings it about, what it says, and that nothing is asked of keys and values.
+//! Every error: what causes it, what it says, and that it demands nothing of keys and values.
 //!
 //! A message names the setting, its value and what is accepted.
 
@@ -14,7 +14,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 use support::{HOUR, MS};
 
-/// Neither `Debug` nor `Clone` nor anything but what a key needs.
+/// It has neither `Debug` nor `Clone`, only what a key needs.
 #[derive(PartialEq, Eq, Hash)]
 struct Plain(u8);
 
@@ -72,7 +72,7 @@ fn cores_that_do_not_exist() {
     let error = error_of(|builder| builder.pinning(Pinning::Cores(Vec::new())));
     assert!(matches!(error, BuildError::NoCores));
     assert_eq!(error.to_string(), "pinning is Cores([]); accepted: at least one core (Pinning::Off for none)");
-    // Without threads there is nothing to pin: tests of a large machine's settings run on a small one.
+    // Without threads there is nothing to pin, so tests with a large machine's settings run on a small one.
     let far_away = || builder().pinning(Pinning::Cores(vec![1_000_000]));
     assert!(far_away().build_manual(|_, ()| {}).is_ok());
     let error = far_away().build(|_, ()| {}).expect_err("out of range");
@@ -148,7 +148,7 @@ fn a_full_and_closed_scheduler_is_closed() {
     assert!(scheduler.schedule(2, HOUR).is_err_and(|error| error.is_closed()));
 }
 
-/// `expect`, `?` into a boxed error, and `to_string` work whatever the types are.
+/// `expect`, `?` into a boxed error, and `to_string` work for all types.
 #[test]
 fn errors_ask_nothing_of_keys_and_values() {
     struct Bare;
@@ -166,7 +166,7 @@ fn errors_ask_nothing_of_keys_and_values() {
 fn everything_can_be_shared_as_it_should() {
     fn is_shared<T: Clone + Send + Sync>() {}
     fn is_sent<T: Send + Sync + 'static>() {}
-    // Values need not be `Sync`, nothing need be `Clone`.
+    // Values need not be `Sync`; nothing needs to be `Clone`.
     type Value = std::cell::Cell<u8>;
     is_shared::<Scheduler<Plain, Value>>();
     is_shared::<WeakScheduler<Plain, Value>>();
@@ -176,7 +176,7 @@ fn everything_can_be_shared_as_it_should() {
     is_sent::<Timer<Plain, Value>>();
     is_sent::<ScheduleError<Plain, u8>>();
     is_sent::<BuildError>();
-    // A test, or a thread of a pool, that panics may go on using them.
+    // A test, or a pool's thread, may go on using them after a panic.
     fn survives<T: UnwindSafe + RefUnwindSafe>() {}
     survives::<Scheduler<Plain, Value>>();
     survives::<WeakScheduler<Plain, Value>>();

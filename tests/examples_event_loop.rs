@@ -25,14 +25,14 @@ use event_loop::{EventLoop, FileId, Next, TimeId, sleep_until};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
-/// What keeps a test from hanging; nothing is measured by it.
+/// Keeps a test from hanging; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn event_loop() -> EventLoop<()> {
     EventLoop::new(()).unwrap()
 }
 
-/// Turns for so long, and longer only by the last turn.
+/// Turns the loop for `time`, and longer only by the last turn.
 fn run_for<S>(event_loop: &mut EventLoop<S>, time: Duration) {
     let (over, is_over) = counter();
     event_loop.create_time_event(time, move |_, _| {
@@ -44,7 +44,7 @@ fn run_for<S>(event_loop: &mut EventLoop<S>, time: Duration) {
     }
 }
 
-/// Turns until something has happened.
+/// Turns the loop until `done`.
 fn run_until<S>(event_loop: &mut EventLoop<S>, mut done: impl FnMut(&EventLoop<S>) -> bool) {
     let began = Instant::now();
     let pulse = event_loop.create_time_event(MS, |_, _| Next::After(MS));
@@ -191,7 +191,7 @@ fn of_two_ready_files_that_delete_each_other_one_runs() {
 #[test]
 fn a_file_event_deletes_itself_whatever_it_returns() {
     let mut event_loop = event_loop();
-    // What it leaves unread would call it again.
+    // What the handler leaves unread would call it again.
     let (socket, mut end) = connection(10);
     let (runs, count) = counter();
     let handler = move |event_loop: &mut EventLoop<()>, id, socket: &mut mio::net::TcpStream| {
@@ -264,7 +264,7 @@ fn a_late_run_moves_no_later_one_and_what_was_missed_comes_one_a_turn() {
         assert!(pair[0].1 < pair[1].1, "two runs in one turn");
         assert!(pair[1].0 >= PERIOD * (index as u32 + 2), "early");
     }
-    // All that was missed in the stall was made up for: nothing has moved.
+    // Everything that was missed in the stall was made up for: the deadlines have not moved.
     let least_late = (RUNS / 2 + 5..RUNS).map(|index| runs[index].0 - PERIOD * (index as u32 + 1)).min().unwrap();
     assert!(least_late < STALL / 2, "{least_late:?} late for ever");
 }
@@ -358,7 +358,7 @@ fn the_cron_keeps_its_rate_under_a_flood() {
     let created = Instant::now();
     echo::create_cron(&mut event_loop, move |event_loop| {
         their_runs.borrow_mut().push(created.elapsed());
-        // Work that would add up were the next deadline counted from its end.
+        // Work that would add up if the next deadline were counted from its end.
         thread::sleep(WORK);
         if their_runs.borrow().len() == RUNS {
             event_loop.stop();
@@ -376,14 +376,14 @@ fn the_cron_keeps_its_rate_under_a_flood() {
     let runs = runs.take();
     let late: Vec<_> = (1..).zip(&runs).map(|(count, &at)| at.checked_sub(CRON_PERIOD * count)).collect();
     let late: Vec<_> = late.into_iter().map(|late| late.expect("no run is early")).collect();
-    // 10 Hz, give or take one run, on a machine that is as late as this one.
+    // 10 Hz, give or take one run, as far as this machine is on time.
     assert!(late[RUNS - 1] <= CRON_PERIOD + 4 * worst, "{RUNS} runs took {:?}; worst {worst:?}", runs[RUNS - 1]);
     let drift = *late[RUNS - 10..].iter().min().unwrap();
     assert!(drift <= CRON_PERIOD / 2 + worst, "the cron has drifted by {drift:?}; worst {worst:?}");
     assert!(turns > 4 * RUNS as u64 && bytes > 1 << 20, "that was no flood: {turns} turns, {bytes} bytes");
 }
 
-/// Sends as fast as it can and checks what comes back, until the server hangs up; returns how much came back.
+/// Sends as fast as it can and checks what comes back, until the server hangs up. Returns how many bytes came back.
 fn flood(address: SocketAddr) -> JoinHandle<u64> {
     let mut socket = TcpStream::connect(address).unwrap();
     let mut sender = socket.try_clone().unwrap();
@@ -415,7 +415,7 @@ fn who_does_not_read_is_not_waited_for() {
     let address = echo::start(&mut event_loop, any_port(), HOUR).unwrap();
     let mut mute = TcpStream::connect(address).unwrap();
     mute.set_nonblocking(true).unwrap();
-    // Until both ways are full, and have been for a while.
+    // Until both directions are full, and have been for a while.
     let mut sent = 0;
     let mut stuck = 0;
     while stuck < 20 {
@@ -459,7 +459,7 @@ fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
     let mut first = TcpStream::connect(address).unwrap();
     run_until(&mut event_loop, |event_loop| event_loop.state.accepted == 1);
 
-    // One for a client, none for the server.
+    // One file for a client, none for the server.
     let mut files = few_files::take_all();
     files.pop();
     let mut second = TcpStream::connect(address).unwrap();
@@ -473,7 +473,7 @@ fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
     first.write_all(b"x").unwrap();
     first.set_nonblocking(true).unwrap();
     run_until(&mut event_loop, |_| matches!(first.read(&mut [0]), Ok(1)));
-    // Whoever goes makes room.
+    // A client that leaves makes room.
     drop(first);
     second.write_all(b"y").unwrap();
     second.set_nonblocking(true).unwrap();
@@ -491,7 +491,7 @@ fn the_idle_are_hung_up_on_and_the_talking_are_not() {
     clients.into_iter().for_each(|client| client.join().unwrap());
     assert_eq!(event_loop.state.idle, 20, "the others said goodbye");
 
-    /// Talks for some time, and then goes or falls silent; the third kind never says a word.
+    /// Talks for some time, then leaves or falls silent; the third kind never says a word.
     fn visit(address: SocketAddr, kind: usize) {
         let mut spoke = Instant::now();
         let mut socket = TcpStream::connect(address).unwrap();

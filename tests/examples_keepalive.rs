@@ -29,9 +29,9 @@ use options::Options;
 use server::{Event, Server};
 
 const MS: Duration = Duration::from_millis(1);
-/// Connections that may wait to be accepted: well within what systems allow.
+/// Connections that may wait to be accepted; all systems allow this many.
 const BACKLOG: usize = 64;
-/// What keeps a test from hanging; nothing is measured by it.
+/// Keeps a test from hanging; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often a connection came to each end.
@@ -49,7 +49,7 @@ impl Ends {
     }
 }
 
-/// A server on a thread of its own, and our own books about it.
+/// A server on a thread of its own, and the test's own count of what happened to it.
 struct Running {
     address: SocketAddr,
     connected: AtomicUsize,
@@ -101,7 +101,8 @@ impl Running {
         Self { address, connected: AtomicUsize::new(0), opened, ended, stop, thread }
     }
 
-    /// A new connection, when the server has accepted nearly all that came before: a backlog that overflows costs a second.
+    /// Makes a new connection, after the server has accepted nearly all earlier ones: an overflow of the backlog costs
+    /// a second.
     fn connect(&self) -> TcpStream {
         self.await_opened(self.connected.fetch_add(1, Relaxed).saturating_sub(BACKLOG));
         let socket = TcpStream::connect(self.address).unwrap();
@@ -128,7 +129,7 @@ impl Running {
         self.await_count(&self.ended, least, "ended");
     }
 
-    /// Ends the server by one more connection, which is not in the books but in `stats()`.
+    /// Ends the server by one more connection, which is not in the test's count but in `stats()`.
     fn stop(self) -> (Server, Ends) {
         self.stop.store(true, Relaxed);
         let _last = TcpStream::connect(self.address).unwrap();
@@ -136,24 +137,24 @@ impl Running {
     }
 }
 
-/// One test at a time: they share the files that the process may open, and two cores may be all there is.
+/// One test at a time: they share the files that the process may open, and there may be only two cores.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As many connections as there are files for, both ends of each being ours.
+/// As many connections as there are files for; both ends of each are ours.
 fn connection_count(most: usize) -> usize {
     let files = files::raise_limit().map_or(256, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     most.min(files.saturating_sub(100) / 2)
 }
 
-/// One of our ends.
+/// Our end of a connection.
 struct Client {
     socket: mio::net::TcpStream,
-    /// The rounds in which it says something.
+    /// The number of rounds in which it says something.
     rounds: usize,
-    /// Before and after its last byte, or its connecting, went out.
+    /// Just before and just after it sent its last byte, or connected.
     spoke: (Instant, Instant),
     /// The machine kept it from speaking for so long that a byte may have come too late.
     doubtful: bool,
@@ -164,7 +165,7 @@ impl Client {
     fn speak(&mut self, timeout: Duration) {
         let before = Instant::now();
         self.doubtful |= before - self.spoke.0 > timeout / 2;
-        // It may have been closed, which is to be seen by reading.
+        // The server may have closed it; reading shows that.
         if matches!(self.socket.write(b"."), Ok(1)) {
             self.spoke = (before, Instant::now());
         }
@@ -176,7 +177,7 @@ impl Client {
     }
 }
 
-/// Notes who is closed, until `until`.
+/// Notes which clients are closed, until `until`.
 fn watch(poll: &mut Poll, clients: &mut [Client], until: Instant) {
     let mut events = Events::with_capacity(1024);
     loop {
@@ -201,7 +202,7 @@ fn watch(poll: &mut Poll, clients: &mut [Client], until: Instant) {
 fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     const TIMEOUT: Duration = Duration::from_millis(1500);
     const ROUND: Duration = Duration::from_millis(150);
-    /// Of these the silent talk in the first ones, or never.
+    /// The silent clients talk in the first rounds only, or never.
     const ROUNDS: usize = 16;
     let _alone = alone();
     let most = connection_count(3000);
@@ -210,7 +211,7 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     let began = Instant::now();
     let mut poll = Poll::new().unwrap();
     let mut clients: Vec<Client> = Vec::new();
-    // No longer than leaves time to speak: a slow machine gets fewer.
+    // Only as long as leaves time to speak: a slow machine gets fewer clients.
     for index in (0..most).take_while(|_| began.elapsed() < TIMEOUT / 4) {
         let before = Instant::now();
         let socket = running.connect();
@@ -229,14 +230,14 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
         clients.iter_mut().filter(|client| client.rounds > round).for_each(|client| client.speak(TIMEOUT));
         watch(&mut poll, &mut clients, began + ROUND * (round as u32 + 1));
     }
-    // Everybody who is silent has spoken for the last time in round 2.
+    // All silent clients have spoken for the last time in round 2.
     let silent = clients.iter().filter(|client| client.rounds < ROUNDS).count();
     running.await_ended(silent);
     watch(&mut poll, &mut clients, Instant::now());
     let worst = control.worst();
 
-    // A tick, and the way through two threads of the scheduler, one of the server and this one, each of which handles a
-    // crowd at once and is as late as the machine makes it.
+    // A tick, and the way through two threads of the scheduler, one of the server and this one. Each handles a crowd at
+    // once, and is as late as the machine makes it.
     let bound = 250 * MS + 10 * worst;
     for client in &clients {
         let Some(closed) = client.closed.filter(|_| !client.doubtful) else { continue };
@@ -247,7 +248,7 @@ fn the_silent_are_closed_in_time_and_the_talking_live_on() {
     }
     let (talking, silent): (Vec<_>, Vec<_>) = clients.iter().partition(|client| client.rounds == ROUNDS);
     assert!(silent.iter().all(|client| client.closed.is_some()), "silent ones were not closed");
-    // A machine that stands still for so long silences those who talk as well.
+    // If the machine stands still for so long, it silences the clients that talk as well.
     let lost = talking.iter().filter(|client| client.closed.is_some()).count();
     let excused = talking.iter().any(|client| client.doubtful) || worst > TIMEOUT / 4;
     assert!(lost == 0 || excused, "{lost} of {} talking ones were closed", talking.len());
@@ -275,7 +276,7 @@ fn churn_loses_no_connection() {
 
     let (server, ends) = running.stop();
     assert_eq!((ends.opened, ends.all()), (CALLERS * EACH, CALLERS * EACH), "{ends:?}");
-    // Whoever hangs up may still have been too late for it.
+    // A client that hangs up may still have been too late for it.
     assert!(ends.silent >= silent && ends.left > 0, "{ends:?}, {silent} waited to be closed");
     let stats = server.scheduler.stats();
     assert_eq!(stats.scheduled as usize, ends.opened + 1, "the one that stopped the server is scheduled too");
@@ -286,7 +287,8 @@ fn churn_loses_no_connection() {
     assert_eq!(open_files(), files_before, "sockets are left open");
 }
 
-/// Opens `count` connections, some at a time, and ends them in different ways; says how many it left to the server.
+/// Opens `count` connections, `window` at a time, and ends them in different ways. Returns how many it left to the
+/// server.
 fn churn(running: &Running, window: usize, count: usize) -> usize {
     let mut silent = 0;
     let mut waiting = Vec::new();
@@ -331,7 +333,7 @@ fn reset(socket: TcpStream) {
     drop(socket);
 }
 
-/// Open files of this process, where Linux tells.
+/// The number of open files of this process, where Linux says so.
 fn open_files() -> Option<usize> {
     std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
@@ -365,7 +367,7 @@ fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
     let first = running.connect();
     running.await_opened(1);
 
-    // One for a client, none for the server.
+    // One file for a client, none for the server.
     let mut files = few_files::take_all();
     files.pop();
     let second = TcpStream::connect(running.address).unwrap();
@@ -375,7 +377,7 @@ fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
     let busy = hundredths(&times) - before;
     assert!(busy <= 5, "busy for {busy} of 50 hundredths of a second");
     assert_eq!((running.opened.load(Relaxed), running.ended.load(Relaxed)), (1, 0));
-    // Whoever goes is seen to, and makes room.
+    // The server notices a client that leaves, and has room again.
     drop(first);
     running.await_ended(1);
     running.await_opened(2);
@@ -386,14 +388,15 @@ fn without_a_file_left_it_sleeps_and_accepts_when_there_is_one() {
     assert_eq!(ends, Ends { opened: 2, silent: 0, left: 2, failed: 0 });
 }
 
-/// The time for which this process kept processors busy.
+/// For how long this process kept processors busy, in hundredths of a second.
 #[cfg(target_os = "linux")]
 fn hundredths(stat: &File) -> u64 {
     use std::os::unix::fs::FileExt;
     let mut buffer = [0; 4096];
     let bytes = stat.read_at(&mut buffer, 0).unwrap();
     let text = String::from_utf8_lossy(&buffer[..bytes]);
-    // After the name, in parentheses: the state, and ten numbers further on time in user mode and in the system.
+    // After the name, in parentheses, comes the state; ten fields further on are the times in user mode and in the
+    // system.
     let fields = text.rsplit(')').next().unwrap().split_whitespace();
     fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
@@ -408,7 +411,7 @@ fn who_never_stops_talking_keeps_nobody_waiting() {
     let flooding = flood.try_clone().unwrap();
     let flooder = thread::spawn(move || while flood.write_all(&[0; 65_536]).is_ok() {});
     let control = Control::start();
-    // Heartbeats that are not read in time silence who sent them; and all are to be accepted first.
+    // Heartbeats that are not read in time silence their senders. All connections are to be accepted first.
     let mut others: Vec<_> = (0..OTHERS).map(|_| running.connect()).collect();
     running.await_opened(1 + OTHERS);
     for _ in 0..12 {
@@ -421,7 +424,7 @@ fn who_never_stops_talking_keeps_nobody_waiting() {
     assert!(!flooder.is_finished(), "it never stopped talking");
     flooding.shutdown(Shutdown::Both).unwrap();
     flooder.join().unwrap();
-    // Whoever only listens now is closed as ever.
+    // Connections that only listen now are closed as always.
     others.into_iter().for_each(await_close);
     running.await_ended(1 + OTHERS);
     let (_, ends) = running.stop();

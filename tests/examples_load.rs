@@ -1,4 +1,4 @@
-//! The parts of the example `load`: a checker that has never been seen to complain proves nothing.
+//! The parts of the example `load`: a checker that was never seen to complain proves nothing.
 
 #[path = "../examples/load/ledger.rs"]
 mod ledger;

@@ -223,7 +223,7 @@ fn a_log_may_span_centuries() {
     assert_eq!(ends, [1800, 13_601_087_999 + 1800]);
 }
 
-/// What a session is, computed by hand for each client on its own.
+/// The sessions by their definition, computed for each client on its own.
 fn by_hand(requests: &[(i64, &str)]) -> Vec<(i64, String, u64)> {
     let timeout = TIMEOUT.as_secs() as i64;
     let mut times: BTreeMap<&str, Vec<i64>> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! Every small case of "schedule with d1, wait, move to d2": fires exactly once, exactly at the right tick.
 //!
-//! The oracle is the definition and nothing else: a deadline is the first tick at or after the call's time plus the delay,
-//! and never the present tick. Timing wheels go wrong where levels meet (64 and 4096 ticks here), where a move
-//! is told as a difference to the old slot, and at great uptimes.
+//! The oracle is the definition and nothing else: a deadline is the first tick at or after the call's time plus the
+//! delay, and never the present tick. Timing wheels go wrong where levels meet (64 and 4096 ticks here), where a move
+//! is stored as a difference to the old slot, and at large uptimes.
 
 mod support;
 
@@ -72,7 +72,7 @@ impl Rig {
         self.scheduler.schedule(key as u32, Duration::from_nanos(delay)).expect("it is open and not full")
     }
 
-    /// The move of one timer; whether it was pending.
+    /// Moves one timer. Returns whether it was pending.
     fn shift(&self, key: usize, delay: u64, how: Move) -> bool {
         match how {
             Move::Reschedule => self.scheduler.reschedule(&(key as u32), Duration::from_nanos(delay)),
@@ -145,7 +145,7 @@ fn run_everywhere(cases: &[Case], how: Move) {
 #[test]
 fn all_small_moves_fire_once_at_the_right_tick() {
     let small = ticks(0..=80);
-    // One first delay at a time: so the wheel is not crowded by hints of all ticks.
+    // One first delay at a time, so that hints of all ticks do not crowd the wheel.
     for &first_delay in &small {
         run_everywhere(&cases(&[first_delay], &small, &small), Move::Reschedule);
     }
@@ -177,7 +177,8 @@ fn moves_at_parts_of_a_tick_fire_once_at_the_right_tick() {
     }
 }
 
-/// One timer alone in the wheel, and every case from scratch: no other timer brings the worker round by chance.
+/// Each timer is alone in its wheel, and every case starts from scratch: no other timer makes the worker look by
+/// chance.
 #[test]
 fn a_lone_timer_moves_to_the_right_tick() {
     let some = ticks([0, 1, 2, 3, 5, 9, 10, 16, 62, 63, 64, 65, 66, 80, 128, 4096]);

@@ -1,17 +1,19 @@
 //! Histories of real threads on one key, checked against every possible order: each answer, and each expiry, must be
 //! explained by *some* order of the operations that respects which ended before which began.
 //!
-//! The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects", J. Parallel Distrib. Comput. 17, 1993,
-//! with Lowe's memory of what was tried. Keys are independent, so one key at a time is enough.
+//! The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects", J. Parallel Distrib. Comput. 17,
+//! 1993, with Lowe's memory of what was tried. Keys are independent, so it is enough to check one key at a time.
 //!
 //! A compare-exchange that is torn into load and store leaves a window of some nanoseconds, which only threads that run
-//! truly at once, on the same key, hit. So nobody waits at a barrier: every caller takes the next number, and the numbers
-//! walk over the keys.
+//! truly at once, on the same key, hit. So no thread waits at a barrier: every caller takes the next number, and the
+//! numbers walk over the keys.
 //!
-//! In every other batch the callbacks say when their timers come back. Such a timer is firing from one moment before its
-//! callback until one after it; meanwhile it is not pending, but can be told when to come back, and ended.
+//! In every other batch the callbacks decide when their timers come back. Such a timer is firing from a moment before
+//! its callback until a moment after it. Meanwhile it is not pending, but it can be ended, or given the deadline at
+//! which to come back.
 //!
-//! In some batches no key leads to the timers. There, whoever comes to a key first starts its one timer, and all use that one's handle.
+//! In some batches no key leads to the timers. There, the thread that comes to a key first starts its one timer, and
+//! all threads use that timer's handle.
 
 mod support;
 
@@ -24,12 +26,13 @@ use std::thread;
 use std::time::Duration;
 use support::{PATIENCE, eventually, lock, within};
 
-/// Each batch has a scheduler of its own. Under a sanitizer, which looks for races and not for orders, one takes ten times as long.
+/// Each batch has a scheduler of its own. A sanitizer, which looks for races and not for orders, makes a batch take ten
+/// times as long.
 const BATCHES: u64 = if cfg!(slow) { 29 } else { 116 };
 const KEYS: u64 = 3_072;
-/// Calls on one key.
+/// The number of calls on one key.
 const CALLS: u64 = 24;
-/// Runs of one timer.
+/// The most runs of one timer.
 const RUNS_MAX: u32 = 3;
 
 /// When a timer is due, seen from a batch.
@@ -48,7 +51,7 @@ enum Call {
         due: Due,
         replaced: Option<u64>,
     },
-    /// Starts a timer, or gives way to one that is there.
+    /// Starts a timer, or gives way to an existing one.
     Begin {
         value: u64,
         due: Due,
@@ -61,7 +64,7 @@ enum Call {
         due: Due,
         moved: bool,
     },
-    /// As the two before, by a handle of the timer that has this value.
+    /// As the two before, by a handle of the timer with this value.
     TakeThis {
         value: u64,
         taken: bool,
@@ -74,13 +77,13 @@ enum Call {
     Look {
         due: Option<Due>,
     },
-    /// A timer fires because it is due, or early, because it was asked to; if it repeats, it has to `End` that.
+    /// A timer fires because it is due, or early, because a caller asked for it. If it repeats, an `End` follows.
     Fire {
         value: u64,
         early: bool,
         repeats: bool,
     },
-    /// It comes back, if nobody has ended it.
+    /// It comes back, unless it was ended meanwhile.
     End {
         value: u64,
         next: Option<Due>,
@@ -99,7 +102,7 @@ struct Event {
 enum State {
     Absent,
     Pending(u64, Due),
-    /// Until `End`; when it is to come back then, if somebody has said so.
+    /// Until `End`; and the deadline at which to come back then, if one was given.
     Firing(u64, Option<Due>),
 }
 
@@ -117,7 +120,7 @@ impl State {
     }
 }
 
-/// What the key's timer is after `call`, if that answer fits a timer that was in `state`.
+/// The state of the key's timer after `call`, if the answer fits a timer in `state`.
 fn apply(state: State, call: Call) -> Option<State> {
     let pending = state.pending().map(|(value, _)| value);
     let is = |value| matches!(state, State::Pending(own, _) | State::Firing(own, _) if own == value);
@@ -153,7 +156,7 @@ fn apply(state: State, call: Call) -> Option<State> {
 fn is_linearizable(events: &[Event]) -> bool {
     fn search(events: &[Event], done: u128, state: State, tried: &mut HashSet<(u128, State)>) -> bool {
         let left = || (0..events.len()).filter(|index| done & 1 << index == 0);
-        // Only what began before the first of the others ended can be next.
+        // Only an event that began before the first of the others ended can be next.
         let Some(first_end) = left().map(|index| events[index].ended).min() else { return true };
         tried.insert((done, state))
             && left().filter(|&index| events[index].begun <= first_end).any(|index| {
@@ -182,7 +185,7 @@ thread_local! {
 /// What the threads of a batch share.
 struct Batch {
     scheduler: Scheduler<u64, Value>,
-    /// One more at each reading: a clock that all threads agree on.
+    /// Goes up by one at each reading: a clock that all threads agree on.
     clock: Arc<AtomicU64>,
     /// The worker's callbacks, in order.
     runs: Arc<Mutex<Vec<Run>>>,
@@ -192,19 +195,19 @@ struct Batch {
     seed: u64,
 }
 
-/// Who it is, and how often it has run.
+/// Its identity, and how often it has run.
 type Value = (u64, u32);
 /// A caller's last timer: its key, its value, its handle.
 type Own = Option<(u64, u64, Timer<u64, Value>)>;
 
-/// A key's one timer that no key leads to: its value, its handle.
+/// A key's one timer in a batch in which no key leads to it: its value, its handle.
 #[derive(Default)]
 struct Shared {
     is_begun: AtomicBool,
     timer: OnceLock<(u64, Timer<u64, Value>)>,
 }
 
-/// The callback: notes itself, and says when its timer is to come back.
+/// The callback: notes its run, and answers when its timer is to come back.
 fn on_expiry(clock: &AtomicU64, runs: &Mutex<Vec<Run>>, key: u64, value: &mut Value) -> Next {
     let begun = clock.fetch_add(1, SeqCst);
     value.1 += 1;
@@ -215,7 +218,7 @@ fn on_expiry(clock: &AtomicU64, runs: &Mutex<Vec<Run>>, key: u64, value: &mut Va
         1 => (Next::After(Duration::from_micros(20)), Some(Due::Soon)),
         _ => (Next::After(Duration::ZERO), Some(Due::Soon)),
     };
-    // Long enough for callers to meet it.
+    // Long enough for callers to meet the callback.
     (0..choice * 50).for_each(|_| std::hint::spin_loop());
     let run = Run { key, value: value.0, begun, ended: clock.fetch_add(1, SeqCst), next };
     if thread::current().name().is_some_and(|name| name.starts_with("shardwheel")) {
@@ -250,19 +253,19 @@ impl Batch {
         seed / 4 % 2 == 1
     }
 
-    /// The same choice for the same number in the same batch.
+    /// The same choice for the same number of the same batch.
     fn choice(&self, number: u64) -> u64 {
         (self.seed * KEYS * CALLS + number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
     }
 
-    /// Numbers walk over one key at a time, so that callers meet, or over many in turn, so that the worker has the time to
-    /// meet them.
+    /// Numbers walk over one key at a time, so that callers meet, or over many in turn, so that the worker has time to
+    /// meet the callers.
     fn key(&self, number: u64) -> u64 {
         let width = [1, 8, 1, 64][(self.seed % 4) as usize];
         number / (CALLS * width) * width + number % width
     }
 
-    /// One caller: takes numbers until there are none.
+    /// One caller: takes numbers until there are none left.
     fn calls(&self) -> Vec<(u64, Event)> {
         let mut own = None;
         let next = || Some(self.next.fetch_add(1, SeqCst)).filter(|&number| number < KEYS * CALLS);
@@ -288,7 +291,8 @@ impl Batch {
         Some(Event { call, begun, ended: self.clock.fetch_add(1, SeqCst) })
     }
 
-    /// A run takes place between `after` and `before`; its timer fires before the callback begins, and comes back after that.
+    /// A run takes place between `after` and `before`; its timer fires before the callback begins, and comes back after
+    /// it has ended.
     fn events_of(&self, run: Run, early: bool, after: u64, before: u64) -> Vec<Event> {
         let Run { value, begun, ended, next, .. } = run;
         let repeats = Self::repeats(self.seed);
@@ -326,7 +330,7 @@ impl Batch {
             (7..=10, _) => Call::Reschedule { due, moved: scheduler.reschedule(&key, delay) },
             (11..=13, _) => Call::Take { value: id_of(scheduler.cancel(&key)) },
             (14, _) => {
-                // If it fires, that is what has happened.
+                // If it fires, `RUN_HERE` says what has happened.
                 let fired = scheduler.expire_now(&key);
                 assert_eq!(fired, RUN_HERE.get().is_some());
                 Call::Look { due: None }
@@ -335,7 +339,7 @@ impl Batch {
         }
     }
 
-    /// `None`: it has been begun, and there is no handle yet.
+    /// `None`: the timer has been begun by another thread, and its handle does not exist yet.
     fn call_by_handle(&self, number: u64, shared: &Shared) -> Option<Call> {
         let (key, choice) = (self.key(number), self.choice(number));
         let (delay, due) = Self::delay(choice);
@@ -395,8 +399,8 @@ impl Batch {
         let runs = lock(&self.runs);
         let mut started = HashMap::new();
         for (index, run) in runs.iter().enumerate() {
-            // It fires some time after the call that started it, or after its last run, and comes back before the worker's
-            // next callback.
+            // It fires some time after the call that started it, or after its last run, and comes back before the
+            // worker's next callback begins.
             let calls = &mut events[run.key as usize];
             let after = started.insert(run.value, run.ended).unwrap_or_else(|| start_of(calls, run.value));
             let before = runs.get(index + 1).map_or(u64::MAX, |next| next.begun);
@@ -411,7 +415,7 @@ fn id_of(value: Option<Value>) -> Option<u64> {
     value.map(|(id, _)| id)
 }
 
-/// When the call began that started a timer.
+/// When the call that started a timer began.
 fn start_of(calls: &[Event], value: u64) -> u64 {
     let started = |event: &&Event| matches!(event.call, Call::Schedule { value: own, .. } | Call::Begin { value: own, .. } if own == value);
     calls.iter().find(started).expect("only what was scheduled fires").begun

@@ -1,5 +1,5 @@
-//! What shows in a whole process: promise 10, bounded memory, by its memory, and promise 8, idle costs nothing, by its threads. So
-//! these tests run one after the other, in a process of their own.
+//! What shows in a whole process: promise 10, bounded memory, by the process's memory, and promise 8, idle costs
+//! nothing, by its threads. So these tests run one after the other, in a process of their own.
 
 mod support;
 
@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use support::{HOUR, Ledger, eventually, ignore, lock, resident_bytes};
 
-/// Whoever holds it is the only one who uses memory and threads.
+/// The thread that holds the guard is the only one that uses memory and starts threads.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     lock(&ALONE)
 }
 
-/// A value of a size that would show if it stayed.
+/// A value whose size would show if it stayed.
 type Large = [u64; 32];
 
 fn entries(scheduler: &Scheduler<u64, Large>) -> u64 {
@@ -45,13 +45,13 @@ fn promise_10_bounded_memory_under_schedule_and_cancel() {
     churn(|_| 24 * HOUR);
 }
 
-/// Each is due before the one before, so each has something to tell to the worker.
+/// Each deadline is earlier than the last, so each timer has a message for the worker.
 #[test]
 fn promise_10_bounded_memory_under_falling_deadlines() {
     churn(|i| 24 * HOUR - Duration::from_millis(i));
 }
 
-/// What they tell is read, and then it is given back: a segment of eight KiB for a thousand of them.
+/// The worker reads the messages, and their memory is given back: a segment of eight KiB per thousand of them.
 #[test]
 fn promise_10_messages_do_not_pile_up() {
     const TIMERS: u64 = 2_000_000;
@@ -87,24 +87,24 @@ fn promise_10_memory_is_reused_after_a_spike() {
     eventually("stale entries are swept", || entries(&scheduler) < 110_000);
 }
 
-/// A worker sweeps a piece at a time, and nobody calls it again for the rest.
+/// A worker sweeps a piece at a time, and nothing calls it again for the rest.
 #[test]
 fn promise_10_a_sweep_that_has_begun_is_completed() {
     const TIMERS: u64 = 150_000;
-    /// Hints that nobody minds, and what the scheduler's count of timers may be off by.
+    /// Stale hints that do not matter, and how far off the scheduler's count of timers may be.
     const SLACK: u64 = 4_000;
     let _alone = alone();
     let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: Large| {}).expect("in range");
     (0..TIMERS).for_each(|i| ignore(scheduler.schedule_with(i, [i; 32], 24 * HOUR).expect("open and not full")));
     eventually("the worker has filed them", || scheduler.stats().shards[0].wheel_entries >= TIMERS - 1_020);
-    // Just enough for most hints to be stale, so that the worker is called a few times only.
+    // Just enough for most hints to be stale, so that the worker is called only a few times.
     let cancelled = TIMERS / 2 + SLACK / 2;
     (0..cancelled).for_each(|i| ignore(scheduler.cancel(&i)));
     eventually("all stale entries are swept", || entries(&scheduler) < TIMERS - cancelled + SLACK);
     assert_eq!(scheduler.len() as u64, TIMERS - cancelled);
 }
 
-/// The keys of cancelled timers go as their places are used again: there are never many more than places.
+/// The keys of cancelled timers are dropped as their places are used again: there are never many more keys than places.
 #[test]
 fn promise_10_keys_do_not_pile_up() {
     let _alone = alone();
@@ -126,7 +126,7 @@ fn sleeps() -> u64 {
     ours.filter_map(|status| support::status_field(&status, "voluntary_ctxt_switches:")).sum()
 }
 
-/// Those for callbacks, of the pool and for growth, too, after all of them have had something to do.
+/// The threads for callbacks, of the pool and for growth as well, after all of them have had something to do.
 #[cfg(target_os = "linux")]
 #[test]
 fn promise_08_idle_for_every_thread() {
@@ -139,7 +139,7 @@ fn promise_08_idle_for_every_thread() {
     let naps = |millis| {
         let before = sleeps();
         std::thread::sleep(Duration::from_millis(millis));
-        // Threads of the test before may end meanwhile.
+        // Threads of an earlier test may end meanwhile.
         sleeps().abs_diff(before)
     };
     eventually("all have run", || scheduler.stats().fired == 100 && scheduler.stats().callbacks_waiting == 0);

@@ -6,7 +6,7 @@ use shardwheel::Scheduler;
 use std::thread;
 use support::{HOUR, MS};
 
-/// Many timers of one hash lie in a long row; who goes along that does not need a stack as long.
+/// Timers of one hash lie in one long row; to walk along it takes no stack in proportion.
 #[test]
 fn many_timers_of_one_hash_need_little_stack() {
     let run = || {
@@ -16,7 +16,7 @@ fn many_timers_of_one_hash_need_little_stack() {
         for key in 0..count {
             scheduler.schedule_with(key, key, HOUR).expect("it is open and not full");
         }
-        // What there is to do ahead.
+        // Lets the worker do its work ahead.
         clock.advance(MS);
         for key in (0..count).step_by(7) {
             assert_eq!(scheduler.cancel(&key), Some(key));

@@ -48,7 +48,7 @@ impl Plain {
         assert_eq!(self.scheduler.schedule_every(key, 0, period, missed).unwrap(), None);
     }
 
-    /// How many there are, counted in two ways: as what began and has not ended, and one by one.
+    /// How many timers are pending, counted in two ways: as what began and has not ended, and one by one.
     fn pending(&self) -> usize {
         let found = (0..10).filter(|key| self.scheduler.contains(key)).count();
         assert_eq!(self.scheduler.len(), found);
@@ -103,7 +103,7 @@ fn missed_deadlines_are_skipped_made_up_for_or_delayed() {
         scheduler.close(Close::Discard);
         at
     };
-    // This machine may be late at times, but not each time.
+    // This machine may be late at times, but not every time.
     let phase_stays = || {
         let skip = runs(MissedTicks::Skip);
         assert!(skip[1] >= MS * 250 && skip[2] >= MS * 300, "{skip:?}");
@@ -111,7 +111,7 @@ fn missed_deadlines_are_skipped_made_up_for_or_delayed() {
     };
     assert!((0..10).any(|_| phase_stays()));
     let burst = runs(MissedTicks::Burst);
-    // 100, 150 and 200 are overdue at 225; the fifth run is that of 250.
+    // 100, 150 and 200 are overdue at 225; the fifth run is the one of 250.
     assert!(burst[4] >= MS * 250 && burst[3] < burst[4], "{burst:?}");
     assert!(burst[3] - burst[1] < MS * 49, "made up for at once: {burst:?}");
     let delay = runs(MissedTicks::Delay);
@@ -233,7 +233,7 @@ fn a_new_timer_takes_the_room_of_the_one_that_fires() {
     assert!(scheduler.schedule(2, MS).is_ok());
 }
 
-/// A scheduler whose callback does to its own timer what the test says, and answers what the test says.
+/// What a scheduler's callback does to its own timer, and what it returns, as the test chooses.
 type Act = dyn Fn(&Scheduler<u32, u32>, &mut u32) -> Next + Send + Sync;
 
 fn rearming(
@@ -309,8 +309,8 @@ fn reschedule_during_a_run_says_when_it_comes_back() {
     }
 }
 
-/// A timer that was given a deadline while it ran, which has passed by the end of the run: it is overdue before anybody moves the clock.
-/// Its second run starts `other` 1 ms from then. Runs are told, with the time.
+/// A timer that was given a deadline while it ran, which has passed by the end of the run: it is overdue before the
+/// clock is moved again. Its second run starts `other`, 1 ms later. Runs are sent, with their times.
 fn overdue(key: u32, other: Option<u32>) -> (Scheduler<u32, u32>, ManualClock, Receiver<(u32, Instant)>) {
     let own_clock = Arc::new(OnceLock::<ManualClock>::new());
     let clock_of_callback = Arc::clone(&own_clock);
@@ -429,7 +429,7 @@ fn a_drain_takes_periodic_timers_out_for_good() {
     assert_eq!(timers.pending(), 0);
 }
 
-/// A heartbeat outlives an executor that sheds its load once.
+/// A heartbeat survives an executor that drops a job once.
 #[test]
 fn a_dropped_job_is_one_run_of_a_fixed_rate() {
     let values = Ledger::default();
@@ -465,7 +465,7 @@ fn a_dropped_job_ends_its_timers() {
     assert_eq!(values.alive(), 0);
     assert!(scheduler.is_empty());
     assert_eq!(scheduler.stats().callbacks_lost, 1);
-    // It has left its room to others.
+    // Its room is free for others.
     assert!(scheduler.schedule_with(2, values.token(2), MS).unwrap().is_none());
     jobs.recv().unwrap().run();
     assert_eq!((values.alive(), scheduler.len(), scheduler.stats().fired), (0, 0, 2));
@@ -507,7 +507,7 @@ fn callers_and_runs_agree_on_who_comes_back() {
         }
     });
     (0..KEYS).for_each(|key| drop(scheduler.cancel(&key)));
-    // Those that were running when they were cancelled.
+    // Some were running when they were cancelled.
     eventually("what was cancelled stays away", || values.alive() == 0);
     let before = runs.load(SeqCst);
     std::thread::sleep(MS * 20);

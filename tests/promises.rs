@@ -64,7 +64,7 @@ fn promise_01_never_early() {
     assert_eq!(early.load(SeqCst), 0);
 }
 
-/// 500 timers within 60 ms, each with its own deadline as value; some moved.
+/// Starts 500 timers within 60 ms, each with its own deadline as value, and moves some.
 fn schedule_at_random(scheduler: &Scheduler<u64, Instant>, caller: u64) {
     let mut random = Random::new(caller);
     for i in 0..500 {
@@ -128,7 +128,7 @@ fn promise_02_late_by_a_bound() {
     assert!(worst < SOON, "{worst:?} late");
     assert!(told.p50 <= told.p99 && told.p99 <= told.p999 && told.p999 <= told.max);
     assert!(told.max > Duration::ZERO && told.max <= worst + MS, "told {told:?}, was {worst:?}");
-    // A machine that is busy may make some late, but not most.
+    // A busy machine may make some late, but not most.
     assert!(told.p50 < ms(1) + ms(2), "{told:?}");
 }
 
@@ -169,7 +169,7 @@ fn promise_02_what_fires_ahead_of_its_time_has_no_lateness() {
 
 // 3. Nothing lost, nothing twice.
 
-/// What the callers saw, to be compared with what the scheduler says.
+/// What the callers saw, to be compared with what the scheduler reports.
 #[derive(Default)]
 struct Book {
     scheduled: AtomicU64,
@@ -250,7 +250,8 @@ fn check_book(scheduler: &Scheduler<u64, u64>, book: &Book, ends: &Ends, fired: 
 
 // 4. Exact answers.
 
-/// A timer and a rival who acts about when it is due; the rival's moment follows the outcome, so that both sides win often.
+/// A timer, and a rival that acts about when it is due; the rival's moment follows the outcome, so that both sides win
+/// often.
 fn race(rival: impl Fn(&Scheduler<u64, u64>, u64) -> bool) {
     let fired = Arc::new(Ends::new(4_000));
     let seen = Arc::clone(&fired);
@@ -303,13 +304,14 @@ fn promise_04_exact_answers_of_schedule() {
     });
 }
 
-/// Of many who start a timer of one key if there is none, one does, and each of the others has his own value back.
+/// Of many threads that start a timer of one key if there is none, one does, and each of the others gets its own value
+/// back.
 #[test]
 fn promise_04_exact_answers_of_schedule_if_absent() {
     const KEYS: u64 = 20_000;
     let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: u64| {}).expect("in range");
     let starter: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    // Four calls on each key, by whoever comes: so callers meet.
+    // Four calls on each key, by whichever thread comes: so callers meet.
     let (next, gave_way) = (AtomicU64::new(0), AtomicU64::new(0));
     let number = || Some(next.fetch_add(1, SeqCst)).filter(|&number| number < 4 * KEYS);
     thread::scope(|scope| {
@@ -336,7 +338,7 @@ fn promise_04_exact_answers_of_schedule_if_absent() {
     assert_eq!((stats.scheduled, stats.replaced, stats.rejected), (KEYS, 0, 0));
 }
 
-/// Of many who cancel one timer, one gets it; also through handles and by `expire_now`.
+/// Of many threads that cancel one timer, one gets it; also through handles and by `expire_now`.
 #[test]
 fn promise_04_exact_answers_of_rivals() {
     let fired = Arc::new(Ends::new(20_000));
@@ -398,7 +400,7 @@ thread_local! {
     static STALLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key whose comparison stalls on a thread that asked for it.
+/// A key whose comparison stalls, on a thread that asked for that.
 #[derive(Clone)]
 struct Stalling(u64, Arc<Gate>);
 
@@ -421,12 +423,12 @@ impl Hash for Stalling {
 
 type StallingScheduler = Scheduler<Stalling, u64, OneHash>;
 
-/// Stalls `call` in the middle, and sees that all others get their answers, and their timers, meanwhile.
+/// Stalls `call` in the middle, and checks that all other callers get their answers, and their timers, meanwhile.
 fn stall_in(name: &str, call: impl FnOnce(&StallingScheduler, Stalling) + Send + 'static) {
     let gate = Arc::new(Gate::default());
     let fired = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&fired);
-    // All keys in one bucket: nobody can walk past the stalled one without meeting it.
+    // All keys in one bucket: no thread can walk past the stalled key without meeting it.
     let builder = Scheduler::builder().shards(1).hasher(OneHash);
     let scheduler = builder.build(move |_: &Stalling, _| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
     let key = |id| Stalling(id, Arc::clone(&gate));
@@ -446,7 +448,8 @@ fn stall_in(name: &str, call: impl FnOnce(&StallingScheduler, Stalling) + Send +
     end.recv_timeout(PATIENCE).expect("the stalled call ends as well");
 }
 
-/// Every lock-free call on every key, and many fresh keys; in the end all eight keys fire, and one by request.
+/// Makes every lock-free call on every key, and on many fresh keys. In the end all eight keys fire, one of them by
+/// request.
 fn use_all(scheduler: &StallingScheduler, keys: &[Stalling]) {
     for key in keys {
         let _ = scheduler.schedule_with(key.clone(), 1, HOUR).expect("it is open and not full");
@@ -474,11 +477,11 @@ fn promise_05_a_stalled_thread_stalls_nobody() {
     stall_in("in expire_now", |scheduler, key| ignore(scheduler.expire_now(&key)));
 }
 
-/// The hardest place: the author of a new timer stalls between linking it in and ending the old one.
+/// The hardest place: the author of a new timer stalls after it has linked the timer in and before it ends the old one.
 #[test]
 fn promise_05_a_stalled_author_stalls_nobody() {
     stall_in("in schedule", |scheduler, key| {
-        // Its own timer is overtaken by those of the others, or replaces one of them; both are possible orders.
+        // Its own timer is overtaken by another thread's, or replaces one; both are possible orders.
         ignore(scheduler.schedule_with(key.clone(), 77, HOUR));
         ignore(scheduler.cancel(&key));
     });
@@ -525,7 +528,7 @@ fn promise_06_independent_shards() {
     let gate = Arc::new(Gate::default());
     let (sender, threads) = channel();
     let seen = Arc::clone(&gate);
-    // Callbacks on the workers themselves: which thread runs it tells the shard of a key.
+    // Callbacks run on the workers themselves, so the thread that runs one shows the shard of its key.
     let builder = Scheduler::builder().shards(4).executor(Executor::Inline);
     let callback = move |key: &u64, blocks: bool| {
         let _ = sender.send((*key, thread::current().id(), Instant::now()));
@@ -589,7 +592,8 @@ fn promise_07_the_clock_may_step_back() {
     assert_eq!(clock.advance(ms(20)), 1);
 }
 
-/// While time moves, it goes on from there to the next deadline, or to where it was going.
+/// If a callback steps the clock back while time moves, time goes on from there: to the next deadline, or to where it
+/// was going.
 #[test]
 fn promise_07_the_clock_may_step_back_in_a_callback() {
     let own = Arc::new(OnceLock::<ManualClock>::new());
@@ -622,7 +626,7 @@ fn promise_07_the_clock_of_a_new_timer_is_read_fresh() {
         Scheduler::builder().shards(1).build(move |_: &u64, due: Instant| sender.send(Instant::now() >= due).unwrap());
     let scheduler = scheduler.expect("in range");
     for pause in [0, 30, 60] {
-        // The worker's own notion of the time is old by now.
+        // The worker's own idea of the time is old by now.
         thread::sleep(ms(pause));
         let delay = ms(40);
         scheduler.schedule_with(pause, Instant::now() + delay, delay).expect("it is open and not full");
@@ -661,7 +665,7 @@ fn promise_08_idle_costs_nothing() {
     let scheduler = scheduler.expect("in range");
     (0..1_000).for_each(|key| ignore(schedule(&scheduler, key, HOUR + ms(key))));
     (0..500).for_each(|key| ignore(scheduler.cancel(&key)));
-    // On a busy machine they may not have come to sleep at once.
+    // On a busy machine they may not all have gone to sleep yet.
     eventually("nobody wakes while nothing is due", || {
         let before = wake_ups(&scheduler);
         thread::sleep(ms(1_000));
@@ -676,7 +680,7 @@ fn promise_08_cancelled_timers_wake_nobody() {
     (0..200).for_each(|key| assert_eq!(scheduler.cancel(&key), Some(())));
     let before = wake_ups(&scheduler);
     thread::sleep(ms(1_400));
-    // The worker may have gone to sleep until the first of them already; one wake-up tells it about all.
+    // The worker may have gone to sleep until the first of them already; one wake-up lets it know of all.
     assert!(wake_ups(&scheduler) <= before + 2, "{} wake-ups", wake_ups(&scheduler) - before);
 }
 
@@ -750,7 +754,7 @@ fn panic_somehow(key: u64) {
     }
 }
 
-/// Places in `builders`.
+/// Indices into `builders`.
 const ONE_THREAD: usize = 1;
 const INLINE: usize = 2;
 
@@ -832,7 +836,7 @@ fn promise_09_callbacks_may_call_any_operation() {
     }
 }
 
-/// Everything on the callback's own key, which is free already; then the next round.
+/// Makes every call on the callback's own key, which is free already, and then starts the next round.
 fn call_everything(scheduler: &Scheduler<u64, u64>, key: u64, round: u64) {
     assert!(!scheduler.contains(&key) && scheduler.remaining(&key).is_none());
     assert!(!scheduler.reschedule(&key, HOUR) && !scheduler.expire_now(&key));
@@ -877,7 +881,7 @@ fn promise_09_a_slow_callback_holds_up_no_expiry() {
         let callback = move |key: &u64, ()| if *key == 0 { seen.pass() } else { ignore(count.fetch_add(1, SeqCst)) };
         let scheduler = builder.shards(1).build(callback).expect("in range");
         let _opener = Opener(&gate);
-        // Nor does it hold up a caller that fires it.
+        // A blocked callback does not hold up a caller that fires it, either.
         schedule(&scheduler, 0, HOUR);
         let caller = scheduler.clone();
         assert!(within(PATIENCE, "expire_now", move || caller.expire_now(&0)), "executor {executor}");
@@ -953,7 +957,7 @@ fn promise_10_giving_way_takes_no_room() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..30_000 {
-                    // Others may be about to give way, and then it may be full for a moment.
+                    // Other threads may be about to give way; then it may be full for a moment.
                     if matches!(scheduler.schedule_if_absent(1, (), HOUR), Ok(None)) {
                         ignore(scheduler.cancel(&1));
                     }
@@ -1057,7 +1061,7 @@ fn promise_11_zero_is_the_next_tick_and_max_is_never() {
     }
 }
 
-/// Types of no size, and of an odd alignment.
+/// Types of size zero, and of a large alignment.
 #[test]
 fn promise_11_any_type_will_do() {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -1078,7 +1082,7 @@ fn promise_11_any_type_will_do() {
     assert_eq!(clock.advance(MS), 1);
 }
 
-/// An answer of `None` means that time stood still.
+/// If the answer is `None`, time has not moved.
 #[test]
 fn promise_11_advance_to_next_stands_still_if_nothing_ever_fires() {
     let (scheduler, clock) = quiet_manual();
@@ -1159,7 +1163,8 @@ fn promise_12_close_returns_what_was_pending_with_its_time() {
     assert_eq!(returned, [(1, "a", ms(6)), (2, "b", Duration::MAX)]);
 }
 
-/// `close` moves keys out, so it waits for whoever may be looking at one; where that is the closer himself, keys stay.
+/// `close` moves keys out, so it waits for threads that may be looking at one; if that is the closing thread itself,
+/// keys stay.
 #[test]
 fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
     let with_timers = |keys: &Ledger| {
@@ -1211,7 +1216,7 @@ fn promise_12_dropping_the_last_handle_closes_and_drops_everything_once() {
 fn promise_12_closing_does_not_wait_for_a_long_tick() {
     let jobs = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&jobs);
-    // Jobs that nobody runs, more than the worker puts up with; and a tick that is long.
+    // Jobs that nothing runs, more than the worker puts up with; and a long tick.
     let executor = Executor::custom(move |job| lock(&seen).push(job));
     let builder = Scheduler::builder().shards(1).tick(Duration::from_secs(30)).executor(executor);
     let scheduler = builder.build(|_: &u64, ()| {}).expect("in range");
@@ -1280,7 +1285,7 @@ fn promise_11_a_setting_out_of_range_is_an_error_and_never_a_panic() {
     assert!(matches!(built, Err(BuildError::Tick(Duration::MAX))));
 }
 
-/// The manual clock passes every deadline at its own time, also when it crosses a long empty time.
+/// The manual clock passes each deadline at that deadline's own time, even when it crosses a long empty time.
 #[test]
 fn promise_07_advance_visits_every_deadline_in_order() {
     let slot = ClockSlot::default();

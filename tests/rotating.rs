@@ -109,7 +109,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// The model knows for each key its value and how many rotations it has left.
+    /// The model knows each key's value, and how many rotations it has left.
     #[test]
     fn a_rotating_map_does_what_a_naive_model_does(buckets in 2..5usize, ops in prop::collection::vec(op(), 0..200)) {
         let mut map = RotatingMap::new(buckets).unwrap();
@@ -135,7 +135,7 @@ proptest! {
         }
     }
 
-    /// T <= life <= T(1 + 1/(k-1)), to the nanosecond, whatever the phase: by a model that knows when rotations are due.
+    /// T <= life <= T(1 + 1/(k-1)), to the nanosecond, whatever the phase. The model knows when rotations are due.
     #[test]
     fn an_entry_lives_for_t_at_least_and_a_period_more_at_most(
         buckets in 2..6usize,
@@ -198,7 +198,7 @@ fn inserting_again_begins_anew() {
     assert_eq!(*lock(&log), [vec![(1, 99)]]);
 }
 
-/// Storm's cleaner thread dies of an exception in the callback, and nothing expires from then on.
+/// Storm's cleaner thread dies of an exception in the callback, and then nothing expires any more.
 #[test]
 fn a_panicking_callback_stops_nothing() {
     hush_callbacks();
@@ -237,7 +237,7 @@ fn a_callback_may_use_the_map() {
     });
 }
 
-/// A key that looks into the map when it is dropped, as the one that was replaced or removed is.
+/// A key that looks into the map when it is dropped: the map drops the keys that it replaces or removes.
 #[test]
 fn keys_may_use_the_map_as_they_go() {
     #[derive(PartialEq, Eq, Hash)]
@@ -283,7 +283,7 @@ fn an_expiry_of_a_nanosecond_works() {
 }
 
 /// Follows one entry until it is gone. The map reads the clock between our two readings, so both bounds hold to the
-/// nanosecond on however busy a machine.
+/// nanosecond, on any busy machine.
 fn follow(map: &TimeCacheMap<u64, u64>, key: u64, expiry: Duration, most: Duration) {
     let before = Instant::now();
     map.insert(key, key);
@@ -317,7 +317,7 @@ fn the_bounds_hold_on_the_systems_clock_whatever_the_phase() {
     });
 }
 
-/// A cleaner that is late must make nothing late, nor what is inserted meanwhile early.
+/// A late cleaner must make no entry late, and no entry that is inserted meanwhile early.
 #[test]
 fn a_stuck_callback_changes_no_bound() {
     let gate = Arc::new(Gate::default());
@@ -384,7 +384,7 @@ fn dropping_the_map_in_its_own_callback_returns() {
     });
 }
 
-/// Each value leaves once: by expiry, by removal, by replacement, or stays.
+/// Each value leaves once, by expiry, removal or replacement, or stays.
 #[test]
 fn nothing_is_lost_and_nothing_leaves_twice_under_threads() {
     const EACH: u64 = 20_000;

@@ -15,9 +15,9 @@ const MS: Duration = Duration::from_millis(1);
 
 type Sut = Scheduler<String, Counted>;
 
-/// To be called when nothing is pending any more.
+/// Call it when nothing is pending any more.
 fn assert_all_ended(stats: &shardwheel::Stats) {
-    // Not `pending`, which is the difference.
+    // Not `pending`, which is computed as the difference.
     let ended = stats.fired + stats.cancelled + stats.replaced + stats.drained + stats.discarded + stats.returned;
     assert_eq!(stats.scheduled + stats.rearmed, ended, "{stats:?}");
     assert_eq!(stats.callback_panics, 0);
@@ -42,7 +42,7 @@ fn act(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
     }
 }
 
-/// As `act`, for timers that come back: so that runs and their ends are met.
+/// As `act`, with timers that come back: so runs and their ends are met.
 fn act_on_repeating(scheduler: &Sut, alive: &Arc<AtomicUsize>, salt: u64) {
     let missed = [MissedTicks::Burst, MissedTicks::Skip][salt as usize % 2];
     for n in 0..3 {
@@ -102,7 +102,7 @@ fn callers_race_with_the_workers() {
                 scheduler.drain(|_, _| {});
             },
         );
-        // Joins the workers: while they run, the counts are not of one moment.
+        // Joins the workers: while they run, the counts are not all of the same moment.
         scheduler.close(Close::Discard);
         assert_all_ended(&scheduler.stats());
         drop(scheduler);
@@ -125,7 +125,8 @@ fn callers_race_with_close() {
     }
 }
 
-/// Timers' handles are left when the last scheduler's goes, while workers may be running them, once or again and again.
+/// Timers' handles are left when the last scheduler is dropped, while workers may be running the timers, once or
+/// repeatedly.
 fn timers_handles_race_with_the_last_schedulers<V: Send + 'static>(value: impl Fn() -> V) {
     for round in 0..2 * ROUNDS {
         let next = if round % 2 == 0 { Next::Done } else { Next::After(MS) };
@@ -150,19 +151,19 @@ fn timers_handles_race_with_the_end_of_values() {
     assert_eq!(alive.load(Relaxed), 0);
 }
 
-/// What could go wrong here is for Miri and ThreadSanitizer to see.
+/// Miri and ThreadSanitizer see what could go wrong here.
 #[test]
 fn timers_handles_race_with_the_end_of_nothing() {
     timers_handles_race_with_the_last_schedulers(|| 7);
 }
 
-/// What has been cancelled while it ran stays away, and its value is dropped once.
+/// A timer that was cancelled while it ran does not come back, and its value is dropped once.
 fn callers_race_with_runs(build: impl Fn() -> (Sut, ManualClock)) {
     for _ in 0..ROUNDS {
         let alive = Arc::new(AtomicUsize::new(0));
         let (scheduler, clock) = build();
         race(|salt| act_on_repeating(&scheduler, &alive, salt), || ticks(&clock));
-        // Nothing runs any more: what is there is pending.
+        // Nothing runs any more: every timer that is left is pending.
         (0..2).for_each(|n| drop(scheduler.cancel(&key(n))));
         assert_eq!((clock.advance(MS * 10), alive.load(Relaxed)), (0, 0));
         assert_all_ended(&scheduler.stats());
@@ -181,7 +182,8 @@ fn callers_race_with_runs_that_rearm() {
     callers_race_with_runs(|| Scheduler::builder().shards(1).build_rearming_manual(rearm).expect("valid"));
 }
 
-/// Who was told that he came too late waits, and finds what the callback has done, though nothing else orders that.
+/// A thread that was told that it came too late waits, and then finds what the callback has done, though nothing else
+/// orders the two.
 #[test]
 fn a_cancel_that_comes_too_late_waits_for_the_callback() {
     for round in 0..ROUNDS {
@@ -227,7 +229,7 @@ fn a_cancel_races_with_the_workers_runs() {
             thread::yield_now();
         }
         drop(scheduler.cancel(&key(0)));
-        // Joins the worker: the run that was under way is over, and has not come back.
+        // Joins the worker: the run that was under way has ended, and the timer has not come back.
         let closed = scheduler.close(Close::Discard);
         assert_eq!((closed.discarded, alive.load(Relaxed)), (0, 0));
         assert_all_ended(&scheduler.stats());

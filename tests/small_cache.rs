@@ -1,4 +1,4 @@
-//! As `small.rs`, for the caches and the maps that expire by the bucket.
+//! As `small.rs`, for caches, and for maps that expire by the bucket.
 #![cfg(feature = "cache")]
 
 #[path = "support/counted.rs"]
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
-/// More than fit under the limit.
+/// More keys than fit under the limit.
 const KEYS: u64 = 3;
 
 fn race(act: impl Fn(u64) + Sync, clock: &ManualClock) {

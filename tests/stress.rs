@@ -1,10 +1,10 @@
 //! Everything at once, on more threads than cores: rounds of random settings, for `SHARDWHEEL_STRESS_SECONDS`.
 //!
-//! After a round each timer has ended in exactly one way, each key and value was dropped once, the scheduler's counts are
-//! the callers', and timers that one caller alone moved fired neither before the deadline that it last asked for nor long
-//! after. *Long* is measured: a control thread sleeps in short steps and tells how late this machine wakes anybody up.
-//! Beside the rounds a worker that would sleep for an hour is woken for a lone timer, again and again: under load a lost
-//! wake-up would hide behind the next one.
+//! After a round each timer has ended in exactly one way, each key and value was dropped once, and the scheduler's
+//! counts equal the callers'. Timers that one caller alone moved fired neither before the deadline that it last asked
+//! for nor long after. *Long* is measured: a control thread sleeps in short steps and reports how late this machine
+//! wakes threads up. Beside the rounds, a worker that would sleep for an hour is woken for a lone timer, again and
+//! again: under load a lost wake-up would hide behind the next one.
 
 mod support;
 
@@ -25,7 +25,7 @@ const NUMBERS: usize = 1_000_000;
 const ROUND: Duration = Duration::from_millis(600);
 /// The longest delay in a round.
 const DELAY_MAX_US: u64 = 60_000;
-/// Keys of this many callers are theirs alone.
+/// How many keys each caller has for itself.
 const OWN_KEYS: u64 = 8;
 
 #[test]
@@ -51,7 +51,7 @@ fn stress(length: Duration) {
         let control = scope.spawn(|| worst_oversleep(&is_over));
         let lone = scope.spawn(|| worst_lone_timer(&is_over));
         let (mut seed, mut total, mut worst) = (0, 0, Duration::ZERO);
-        // Told to the others also when a round fails.
+        // Ends the other threads also when a round fails.
         let over = Over(&is_over);
         while start.elapsed() < length {
             let round = Round::new(seed).run();
@@ -62,7 +62,8 @@ fn stress(length: Duration) {
         bar.finish_and_clear();
         let (control, lone) = (control.join().expect("no panic"), lone.join().expect("no panic"));
         println!("{seed} rounds, {total} timers; late: {worst:?}, lone {lone:?}, a mere sleep {control:?}");
-        // A callback waits for the processor three times: its worker's wake-up, its own thread's, and both behind busy callers.
+        // A callback waits for the processor three times: its worker's wake-up, its own thread's, and both behind busy
+        // callers.
         let bound = ms(250) + 20 * control;
         assert!(worst < bound && lone < bound, "late by {worst:?}, a lone timer by {lone:?}; the bound is {bound:?}");
     });
@@ -76,7 +77,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// How late a sleep of a millisecond ends here, at worst.
+/// By how much a sleep of a millisecond overruns on this machine, at worst.
 fn worst_oversleep(is_over: &AtomicBool) -> Duration {
     let sleep = || {
         let start = Instant::now();
@@ -86,7 +87,7 @@ fn worst_oversleep(is_over: &AtomicBool) -> Duration {
     std::iter::from_fn(|| (!is_over.load(SeqCst)).then(sleep)).max().unwrap_or_default()
 }
 
-/// A worker that sleeps until an hour from now is asked for an earlier timer, in every way there is.
+/// Asks a worker that sleeps until an hour from now for an earlier timer, in every possible way.
 fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
     let (sender, fired) = channel();
     let callback = move |_: &u64, ()| ignore(sender.send(Instant::now()));
@@ -99,7 +100,7 @@ fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
         }
         let (key, far) = (2 * round, 2 * round + 1);
         assert!(scheduler.schedule(far, HOUR).is_ok());
-        // At times it sleeps by now, more often it is just about to.
+        // At times the worker sleeps by now; more often it is just about to.
         if random.below(16) == 0 {
             thread::sleep(MS);
         }
@@ -113,7 +114,7 @@ fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
             0..16 => assert!(scheduler.schedule(key, delay).is_ok()),
             16..31 => assert!(scheduler.reschedule(&far, delay)),
             _ => thread::scope(|scope| {
-                // Of two at once, the later one must not hide the earlier.
+                // Of two calls at once, the later timer must not hide the earlier one.
                 scope.spawn(|| assert!(scheduler.schedule(key, HOUR / 2).is_ok()));
                 assert!(scheduler.reschedule(&far, delay));
             }),
@@ -130,10 +131,10 @@ fn worst_lone_timer(is_over: &AtomicBool) -> Duration {
 
 #[derive(Clone, Copy, Debug)]
 enum Finish {
-    /// Everything fires.
+    /// All timers fire.
     RunDry,
     Drain,
-    /// While the callers go on.
+    /// Closes while the callers go on.
     Close(Close),
 }
 
@@ -147,7 +148,7 @@ struct Settings {
     finish: Finish,
 }
 
-/// What the callers were told; and what the scheduler tells, to compare.
+/// What the callers were told, and what the scheduler reports, for comparison.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Tally {
     scheduled: u64,
@@ -181,14 +182,15 @@ struct World {
     settings: Settings,
     start: Instant,
     next: AtomicU64,
-    /// By number: ended and came back or fired; its value was dropped; its key was.
+    /// By the timer's number: how often it ended (its value came back, or it fired), and its value and its key were
+    /// dropped.
     ends: Ends,
     values_dropped: Ends,
     keys_dropped: Ends,
-    /// By number, in nanoseconds since the start; 0 if it did not fire.
+    /// By the timer's number, in nanoseconds since the start; 0 if it did not fire.
     fired_at: Vec<AtomicU64>,
     fired: AtomicU64,
-    /// Of the callbacks.
+    /// What the callbacks counted.
     tally: Mutex<Tally>,
     scheduler: OnceLock<WeakScheduler<Key, Value>>,
 }
@@ -236,7 +238,7 @@ impl std::borrow::Borrow<u64> for Key {
     }
 }
 
-/// A timer that nobody else moves: when it may fire, in nanoseconds since the start.
+/// A timer that only its caller moves: when it may fire, in nanoseconds since the start.
 struct Own {
     number: u64,
     not_before: u64,
@@ -257,7 +259,7 @@ impl World {
         self.fired_at[value.number as usize].store(self.now(), SeqCst);
         assert_eq!(key.number, value.number, "each value goes with its key");
         self.end(value);
-        // One in eight calls back in.
+        // One callback in eight calls the scheduler.
         if let (0, Some(scheduler)) = (value.number % 8, self.scheduler.get().and_then(WeakScheduler::upgrade)) {
             let mut caller = Caller::new(self, &scheduler, 1_000 + value.number);
             (0..3).for_each(|_| caller.act());
@@ -305,7 +307,7 @@ impl<'a> Caller<'a> {
         self.tally.rescheduled += u64::from(moved);
     }
 
-    /// The number of the timer, if it was accepted.
+    /// Returns the number of the timer, if it was accepted.
     fn schedule(&mut self, id: u64, delay: Duration) -> Option<u64> {
         let number = self.world.next.fetch_add(1, SeqCst);
         if number >= NUMBERS as u64 {
@@ -355,7 +357,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Any operation on keys that everybody uses.
+    /// Any operation, on keys that all callers use.
     fn act(&mut self) {
         let (id, delay) = (self.key(), self.delay());
         match self.random.below(64) {
@@ -374,7 +376,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// An operation on keys that nobody else schedules, moves or cancels: the last deadline counts.
+    /// An operation on keys that no other caller schedules, moves or cancels: the last deadline counts.
     fn act_alone(&mut self, own: &mut [Option<Own>], past: &mut Vec<Own>, first_key: u64) {
         let slot = self.random.below(OWN_KEYS);
         let (id, delay, before) = (first_key + slot, self.delay(), self.world.now());
@@ -382,7 +384,7 @@ impl<'a> Caller<'a> {
         let own = &mut own[slot as usize];
         if self.random.below(3) == 0 {
             let number = self.schedule(id, delay);
-            // What came before ended at the latest when this began.
+            // The timer before it ended at the latest when this one began.
             past.extend(own.take());
             *own = number.map(|number| Own { number, not_before: due(before), due: due(self.world.now()) });
         } else if let Some(own) = own {
@@ -394,7 +396,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// A caller's life; the timers that it alone moved.
+    /// A caller's life. Returns the timers that it alone moved.
     fn run(mut self, name: u64) -> (Tally, Vec<Own>) {
         let (mut own, mut past) = (Vec::from_iter((0..OWN_KEYS).map(|_| None)), Vec::new());
         while !self.is_refused && self.world.start.elapsed() < ROUND {
@@ -486,7 +488,7 @@ impl Round {
         self.check(tally, discarded, &own, end)
     }
 
-    /// How many were discarded.
+    /// Returns how many were discarded.
     fn close(&self, close: Close) -> u64 {
         let closed = self.scheduler.close(close);
         closed.returned.iter().for_each(|(key, value, left)| {
@@ -517,7 +519,7 @@ impl Round {
     }
 }
 
-/// How late a timer was; nothing if it did not fire by itself.
+/// How late a timer was; zero if it did not fire by itself.
 fn lateness(world: &World, own: &Own, end: u64) -> Duration {
     let at = world.fired_at[own.number as usize].load(SeqCst);
     if at == 0 || at >= end {

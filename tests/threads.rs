@@ -1,4 +1,4 @@
-//! Real threads: what must hold whoever is faster.
+//! Real threads: what must hold no matter which thread is faster.
 //!
 //! Lateness is asserted throughout: a stress test that does not look at it cannot see a lost wake-up.
 
@@ -18,7 +18,7 @@ use support::{
     Ends, Gate, HOUR, Ledger, MS, Opener, PATIENCE, Random, SOON, Token, eventually, ignore, lock, ms, start, within,
 };
 
-/// The callers of every stress here.
+/// The number of callers in every stress here.
 const CALLERS: u64 = 4;
 /// Under a load of [`CALLERS`] on a machine with fewer cores, timers wait for the processor too.
 const BUSY: Duration = Duration::from_secs(2);
@@ -30,13 +30,13 @@ struct Notes {
     late: AtomicU64,
 }
 
-/// A value that knows when it is due at the latest, moves included.
+/// A value that knows by when it is due at the latest, moves included.
 struct Dated {
     token: Token,
     due: Instant,
 }
 
-/// Each value is owned by exactly one party at its end, and each is dropped once.
+/// Each value has exactly one owner at its end, and each is dropped once.
 #[test]
 fn random_operations_lose_nothing_and_are_punctual() {
     let (keys, values, notes) = (Ledger::default(), Ledger::default(), Arc::new(Notes::default()));
@@ -106,7 +106,7 @@ fn what_was_taken_out_never_fires() {
     assert!((0..CALLERS * IDS).all(|id| ends.of(id) == 1), "each ended in one way");
 }
 
-/// One key, one caller: after `true` or `Ok` the caller knows what must be found there, unless it is due.
+/// One key, one caller: after `true` or `Ok` the caller knows what must be under the key, unless the timer is due.
 #[test]
 fn a_caller_alone_on_its_key_sees_what_it_did() {
     let scheduler = Scheduler::builder().shards(1).hasher(support::OneHash).build(|_: &u64, _: u64| {});
@@ -129,7 +129,7 @@ fn a_caller_alone_on_its_key_sees_what_it_did() {
     assert!(scheduler.is_empty());
 }
 
-/// Of those who replace one timer at the same time, each value goes to one of them.
+/// When several callers replace one timer at the same time, each value goes to one of them.
 #[test]
 fn replacing_hands_every_value_to_one_caller() {
     let scheduler = Scheduler::builder().shards(1).build(|_: &u64, _: u64| {}).expect("in range");
@@ -149,7 +149,7 @@ fn replacing_hands_every_value_to_one_caller() {
     assert!((0..80_000).all(|id| ends.of(id) == 1));
 }
 
-/// Timers are moved earlier, over and over, by another thread than the one that scheduled them; each fires in time.
+/// Another thread than the one that scheduled the timers moves them earlier, over and over; each fires in time.
 #[test]
 fn timers_moved_earlier_fire_in_time() {
     let (sender, fired) = channel();
@@ -159,7 +159,7 @@ fn timers_moved_earlier_fire_in_time() {
     for round in 0..150 {
         let keys = round * 8..round * 8 + 8;
         keys.clone().for_each(|key| assert!(scheduler.schedule(key, HOUR + ms(key)).is_ok()));
-        // At times the worker sleeps by now, at times it is just about to.
+        // At times the worker sleeps by now, at times it is only about to.
         thread::sleep(Duration::from_micros(random.below(3_000)));
         let (mover, deadline) = (scheduler.clone(), Instant::now() + ms(3));
         let moved = start(move || keys.filter(|key| mover.reschedule_at(key, deadline)).count());
@@ -193,7 +193,7 @@ fn no_wake_up_is_lost_at_any_moment() {
 
 // The end, under fire.
 
-/// Callers that go on until the scheduler refuses; how many timers they started, and how many came back to them.
+/// Calls until the scheduler refuses. Returns how many timers the caller started, and how many came back to it.
 fn fire_on(
     scheduler: &Scheduler<Token, Token>,
     ledgers: &(Ledger, Ledger),
@@ -245,7 +245,7 @@ fn close_under_fire(close: Close, round: u64) {
         let callers: Vec<_> = (0..CALLERS).map(caller).collect();
         ready.wait();
         thread::sleep(Duration::from_micros(500 * round));
-        // Two close at once: one of them gets it all.
+        // Two threads close at once: one of them gets everything.
         let rival = scope.spawn(|| scheduler.close(close));
         let closed = [scheduler.close(close), rival.join().expect("no panic")];
         let counts = callers.into_iter().map(|caller| caller.join().expect("no panic"));
@@ -290,7 +290,7 @@ fn closing_from_callbacks_under_fire() {
     }
 }
 
-/// The end is one moment: who is told that a timer is not there is not given it afterwards.
+/// The end is one moment: a caller that was told that a timer is gone does not get it afterwards.
 #[test]
 fn closing_is_one_moment_for_keys_and_handles() {
     for close in [Close::Discard, Close::Return] {
@@ -347,7 +347,7 @@ fn schedule_and_move(scheduler: &Scheduler<u64, u64>, ends: &Ends, first: u64) {
     }
 }
 
-/// What was pending at the call is drained, however large the crowd; what the closure starts is not.
+/// What was pending at the call is drained, however much it is; what the closure starts is not.
 #[test]
 fn draining_takes_all_that_was_pending_and_nothing_new() {
     let scheduler = Scheduler::builder().shards(3).build(|_: &u64, ()| {}).expect("in range");
@@ -423,7 +423,7 @@ fn a_custom_executor_gets_every_job_and_may_drop_it() {
     values.assert_none_twice();
 }
 
-/// A thread that is given a job is held up by what is in it.
+/// A job holds up the thread that runs it for as long as its timers take.
 #[test]
 fn a_custom_executor_gets_a_few_hundred_timers_at_a_time() {
     const TIMERS: u64 = 10_000;
@@ -440,12 +440,12 @@ fn a_custom_executor_gets_a_few_hundred_timers_at_a_time() {
     assert_eq!((ran.load(SeqCst), jobs.load(SeqCst)), (TIMERS, TIMERS.div_ceil(256)));
 }
 
-/// `None` is the scheduler's own.
+/// `None`: the scheduler's own executor.
 fn with<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static>(executor: Option<Executor>) -> Builder<K, V> {
     executor.into_iter().fold(Scheduler::builder(), Builder::executor)
 }
 
-/// One shard, and a pool of so many threads; `None` is the scheduler's own.
+/// One shard, and a pool of `threads` threads. `None`: the scheduler's own.
 fn on_pool(threads: Option<u64>) -> Builder<u64, ()> {
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build().expect("a small pool");
     with(threads.map(|threads| Executor::Rayon(Arc::new(pool(threads))))).shards(1)
@@ -462,7 +462,7 @@ enum Expire {
     AtClose,
 }
 
-/// All are due at once, and all threads but one are stuck, in those that they came to first.
+/// All timers are due at once, and all threads but one are stuck in the callbacks that they came to first.
 #[test]
 fn slow_callbacks_hold_up_no_other_of_their_batch() {
     for expire in [Expire::InTime, Expire::BeforeClose, Expire::AtClose] {
@@ -474,9 +474,9 @@ fn slow_callbacks_hold_up_no_other_of_their_batch() {
     }
 }
 
-/// `None` is the scheduler's own pool.
+/// `None`: the scheduler's own pool.
 fn all_but_one_thread_stuck(pool: Option<u64>, timers: u64, expire: Expire) {
-    // Rayon's own pool has as many. The shard has a thread besides, but at the end.
+    // Rayon's own pool has as many threads. The shard has one more, but not at the end.
     let own = || rayon::current_num_threads() as u64 + u64::from(expire != Expire::AtClose);
     let threads = pool.unwrap_or_else(own);
     let stuck = (threads - 1).min(timers - 1);
@@ -496,7 +496,7 @@ fn all_but_one_thread_stuck(pool: Option<u64>, timers: u64, expire: Expire) {
         let due = Instant::now() + ms(100);
         (0..timers).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
         if Instant::now() >= due {
-            // This machine was too slow: what is not due yet would be discarded, and waited for.
+            // This machine was too slow: what is not due yet would be discarded, and the test would wait for it.
             return all_but_one_thread_stuck(pool, timers, expire);
         }
     }
@@ -509,7 +509,7 @@ fn all_but_one_thread_stuck(pool: Option<u64>, timers: u64, expire: Expire) {
     assert_eq!(scheduler.stats().callback_panics, 0);
 }
 
-/// To wake a thread costs more than what it would do.
+/// It costs more to wake a thread than that thread would do.
 #[test]
 fn a_batch_is_run_by_one_thread_for_a_millisecond() {
     run_by_one_thread_for_a_millisecond(None);
@@ -526,7 +526,7 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
             return;
         }
         lock(&seen).push((thread::current().id(), Instant::now()));
-        // All of them take several milliseconds, so others come.
+        // All callbacks together take several milliseconds, so other threads come.
         thread::sleep(Duration::from_micros(50));
     };
     let scheduler = on_pool(pool).tick(MS / 10).build(callback).expect("in range");
@@ -534,9 +534,9 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
     while rounds < 10 {
         let due = Instant::now() + ms(20);
         (0..TIMERS).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
-        // So that the worker looks before the time has come.
+        // So that the worker looks before the millisecond is over.
         (1..4).for_each(|key| ignore(scheduler.schedule_at(TIMERS + u64::from(key), (), due + key * MS / 5)));
-        // Else they were not all due at once.
+        // Otherwise they were not all due at once.
         let is_one_batch = Instant::now() < due;
         eventually("all have run", || scheduler.is_empty() && lock(&runs).len() >= TIMERS as usize);
         let runs = std::mem::take(&mut *lock(&runs));
@@ -545,16 +545,16 @@ fn run_by_one_thread_for_a_millisecond(pool: Option<u64>) {
         rounds += u64::from(is_one_batch);
         helped += u64::from(second.is_some());
     }
-    // On a busy machine it may be too late for that, but not each time.
+    // On a busy machine it may be too late for that, but not every time.
     assert!(helped > 0, "nobody came");
 }
 
-/// Those of one shard take all the threads that they can have, and keep them.
+/// The stuck callbacks of one shard take all the threads that they can have, and keep them.
 #[test]
 fn stuck_callbacks_of_one_shard_leave_others_a_thread() {
     const SHARDS: usize = 8;
     type Hashed = BuildHasherDefault<DefaultHasher>;
-    // On its worker, whose name tells which it is.
+    // Each callback runs on its shard's worker, whose name shows the shard.
     let (sender, homes) = channel();
     let inline = Scheduler::builder().shards(SHARDS).executor(Executor::Inline).hasher(Hashed::default());
     let told =
@@ -581,7 +581,7 @@ fn stuck_callbacks_of_one_shard_leave_others_a_thread() {
     let scheduler = Scheduler::builder().shards(SHARDS).hasher(Hashed::default()).build(callback).expect("in range");
     let opener = Opener(&gate);
     for (round, &key) in (1..=20).zip(&stuck) {
-        // At the same time: some may have been left where the stuck one is.
+        // All at the same time: some may be left to the thread that is stuck.
         let due = Instant::now() + ms(4);
         ignore(scheduler.schedule_at(key, (), due));
         others.iter().for_each(|&key| ignore(scheduler.schedule_at(key, (), due)));
@@ -591,7 +591,8 @@ fn stuck_callbacks_of_one_shard_leave_others_a_thread() {
     drop(opener);
 }
 
-/// Of those that are due at once in several shards, each with one or two, and run by one thread as long as they are quick.
+/// The timers are due at once in several shards, one or two in each, and one thread runs them as long as they are
+/// quick.
 #[test]
 fn a_stuck_callback_holds_up_none_of_other_shards() {
     const TIMERS: u64 = 16;
@@ -621,7 +622,7 @@ fn a_stuck_callback_holds_up_none_of_other_shards() {
     }
 }
 
-/// It is the last of its batch that runs, and all those before it have ended.
+/// It is the last callback of its batch to run, and all those before it have ended.
 #[test]
 fn a_slow_callback_keeps_few_others_from_being_finished() {
     const TIMERS: u64 = 1000;
@@ -638,7 +639,7 @@ fn a_slow_callback_keeps_few_others_from_being_finished() {
     eventually("it begins", || gate.arrived() == 1);
     let (others, next) = (Ledger::default(), AtomicU64::new(TIMERS));
     eventually("most keys are gone", || {
-        // More timers end, so that somebody drops the keys of those before.
+        // More timers end, so that some thread drops the keys of earlier ones.
         for _ in 0..200 {
             let key = next.fetch_add(1, SeqCst);
             assert!(scheduler.schedule(others.token(key), HOUR).is_ok() && scheduler.cancel(&key).is_some());
@@ -657,7 +658,7 @@ fn a_batch_costs_one_wake_up_more() {
     while rounds < 10 {
         let due = Instant::now() + ms(20);
         (0..10).for_each(|key| ignore(scheduler.schedule_at(key, (), due)));
-        // Else they were not all due at once.
+        // Otherwise they were not all due at once.
         let is_one_batch = Instant::now() < due;
         eventually("all are handed over", || scheduler.is_empty());
         let before = wake_ups();
@@ -667,7 +668,8 @@ fn a_batch_costs_one_wake_up_more() {
     }
 }
 
-/// A thread of the pool that waited for another one would run further batches meanwhile, each on top of the last on its stack.
+/// A pool's thread that waited for another one would run further batches meanwhile, each on top of the last on its
+/// stack.
 #[test]
 fn a_backlog_does_not_pile_up_on_the_stack() {
     const TIMERS: u64 = 200_000;
@@ -698,7 +700,7 @@ fn a_backlog_does_not_pile_up_on_the_stack() {
     assert!(depth < DEPTH_MAX, "callbacks ran {depth} bytes apart on one stack");
 }
 
-/// Callers hand over, pool threads run and drop jobs, all at once; what is told of it adds up.
+/// Callers hand over timers, and pool threads run and drop jobs, all at once; the counts add up.
 #[test]
 fn what_waits_for_the_executor_is_counted_exactly() {
     const TIMERS: u64 = 30_000;
@@ -748,7 +750,8 @@ fn a_custom_executor_that_panics_stops_no_worker() {
     assert_eq!(scheduler.stats().callbacks_waiting, 0);
 }
 
-/// An executor that does not keep up: what it cannot take stays pending, can be cancelled, and fires when it can.
+/// An executor that does not keep up: what it cannot take stays pending, can be cancelled, and fires later, when it
+/// can.
 #[test]
 fn a_backlog_stays_pending_and_is_made_up_for() {
     const COUNT: u64 = 200_000;
@@ -776,7 +779,7 @@ fn a_backlog_stays_pending_and_is_made_up_for() {
 fn callbacks_run_where_their_executor_says() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "mine".into()).build().expect("a pool");
     let homes = |executor: Option<Executor>| {
-        // One thread may be all that there is; else the second callback comes while the first one keeps its thread.
+        // There may be only one thread; otherwise the second callback comes while the first one keeps its thread.
         let gate = Arc::new(Gate::default());
         if executor.is_some() {
             gate.open();
@@ -831,7 +834,7 @@ fn pinning_is_told() {
     assert!(enough[0].is_some() || !cfg!(target_os = "linux"));
 }
 
-/// They, and the pools that they make, would be confined to one core.
+/// Such threads, and the pools that they build, would be confined to one core.
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_that_callbacks_start_are_not_pinned() {
@@ -848,17 +851,17 @@ fn threads_that_callbacks_start_are_not_pinned() {
     }
 }
 
-/// Else one core would have all the work.
+/// Otherwise one core would have all the work.
 #[cfg(target_os = "linux")]
 #[test]
 fn small_schedulers_take_the_cores_in_turn() {
     let core_count = core_affinity::get_core_ids().map_or(0, |cores| cores.len());
-    // Other tests take some as well.
+    // Other tests take some cores as well.
     let taken: HashSet<_> = (0..16).flat_map(|_| pinned(Pinning::Auto, 1, None)).collect();
     assert!(core_count < 2 || taken.len() > 1, "{taken:?}");
 }
 
-/// How many threads of this process have a name that begins so.
+/// How many threads of this process have names that begin with `name`.
 #[cfg(target_os = "linux")]
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("it is there on Linux").flatten();
@@ -876,7 +879,7 @@ fn all_threads_have_the_name_that_is_wanted() {
     eventually("all have ended", || threads("own-") == 0);
 }
 
-/// Many schedulers begin and end; no worker of theirs is left, and no thread for callbacks.
+/// Many schedulers begin and end; none of their workers is left, and no thread for callbacks.
 #[cfg(target_os = "linux")]
 #[test]
 fn no_thread_outlives_its_scheduler() {

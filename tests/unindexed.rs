@@ -101,7 +101,7 @@ fn they_come_back_until_their_handle_ends_them() {
     assert_eq!((timer.cancel(), clock.advance(10 * HOUR)), (Some(10), 0));
 }
 
-/// A single thread uses all shards, whatever it starts by key in between.
+/// One thread uses all shards, whatever it starts by key in between.
 #[test]
 fn they_go_to_all_shards() {
     for by_key_between in [0, 511] {
@@ -110,19 +110,19 @@ fn they_go_to_all_shards() {
         let count = 64 * 1024 / (1 + by_key_between);
         for value in 0..count {
             drop(begin(&scheduler, 1, value));
-            // Of these at most one is there at a time.
+            // At most one of these is pending at a time.
             (0..by_key_between).for_each(|_| ignore(scheduler.schedule_with(1, value, HOUR)));
             scheduler.cancel(&1);
         }
         let shards = scheduler.stats().shards;
         let hints: Vec<_> = shards.iter().map(|shard| shard.mailbox_depth + shard.wheel_entries).collect();
         let is_fair = |hints: u64| (count / 16..=count / 4).contains(&(hints as u32));
-        // In one shard there are those of the key as well.
+        // One shard has those of the key as well.
         assert!(hints.iter().filter(|&&hints| is_fair(hints)).count() >= 7, "{hints:?}");
     }
 }
 
-/// Many begin while somebody closes: what was accepted comes back, each once, and the rest was refused.
+/// Many timers begin while another thread closes: each that was accepted comes back once, and the rest was refused.
 #[test]
 fn what_is_accepted_while_it_closes_is_returned() {
     const THREADS: u32 = 3;
@@ -132,7 +132,7 @@ fn what_is_accepted_while_it_closes_is_returned() {
         let scheduler =
             Scheduler::builder().shards(2).build(|_: &String, _: u32| {}).expect("the settings are in range");
         if round % 2 == 0 {
-            // So that there are nodes to be used again.
+            // So that there are nodes to be reused.
             (0..1000)
                 .map(|value| begin(&scheduler, "before".to_owned(), value))
                 .for_each(|timer| ignore(timer.cancel()));

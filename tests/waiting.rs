@@ -1,4 +1,4 @@
-//! Waiting for callbacks: what has been claimed before has ended by then, and nobody waits for anything else.
+//! Waiting for callbacks: afterwards, what was claimed before has ended; and waiting waits for nothing else.
 
 mod support;
 
@@ -22,7 +22,7 @@ enum Place {
     Own,
     Pool(usize),
     Inline,
-    /// A thread for each job.
+    /// A new thread for each job.
     Threads,
 }
 
@@ -38,7 +38,7 @@ fn at<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static>(place: Place) -> 
     }
 }
 
-/// Waits, and is woken: at the end of `PATIENCE` it would have looked by itself.
+/// Waits, and checks that it was woken: only at the end of `PATIENCE` would it have looked by itself.
 #[track_caller]
 fn wait<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S>(scheduler: &Scheduler<K, V, S>) {
     let start = Instant::now();
@@ -52,7 +52,7 @@ fn spin(time: Duration) {
     }
 }
 
-/// All callbacks, and the values that they had, are gone; however many timers there are, on however many threads.
+/// All callbacks have ended, and their values are dropped, however many timers there are, on however many threads.
 #[test]
 fn nothing_runs_any_more_when_all_that_was_fired_has_been_waited_for() {
     for place in PLACES {
@@ -73,7 +73,7 @@ fn nothing_runs_any_more_when_all_that_was_fired_has_been_waited_for() {
             }
             eventually("what is due expires", || scheduler.len() as u64 <= timers.div_ceil(2));
             scheduler.close(Close::FireNow);
-            // One that does nothing.
+            // A close that finds nothing to fire.
             scheduler.close(Close::FireNow);
             wait(&scheduler);
             assert_eq!((begun.load(SeqCst), done.load(SeqCst)), (timers, timers), "{place:?}");
@@ -101,13 +101,13 @@ fn it_waits_no_longer_than_it_may() {
     assert!(scheduler.wait_for_callbacks(Duration::ZERO));
 }
 
-/// What a callback uses, and what may not be used any more.
+/// What a callback uses; once `is_gone` is set, it must not.
 #[derive(Default)]
 struct Used {
     is_gone: AtomicBool,
 }
 
-/// Tells others that it is over, also if a test fails.
+/// Reports to other threads that it is over, even if a test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -116,7 +116,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// How timers are started, and ended.
+/// How timers are started and ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     ByKey,
@@ -124,7 +124,8 @@ enum Kind {
     Periodic,
 }
 
-/// Whatever `cancel` has answered: once it has been waited for, the callback runs no more. All the while somebody fires timers by hand.
+/// Whatever `cancel` has answered: after the wait, the callback no longer runs. All the while another thread fires
+/// timers by hand.
 #[test]
 fn a_callback_that_cancel_came_too_late_for_can_be_waited_for() {
     for place in [Place::Own, Place::Inline, Place::Threads] {
@@ -134,7 +135,7 @@ fn a_callback_that_cancel_came_too_late_for_can_be_waited_for() {
     }
 }
 
-/// Until it has come too late so many times.
+/// Repeats until it has come too late `TOO_LATE` times.
 fn cancel_and_wait(place: Place, kind: Kind) {
     const TOO_LATE: u32 = 100;
     let misused = Arc::new(AtomicU64::new(0));
@@ -195,8 +196,8 @@ enum Claim {
     ByHandle,
 }
 
-/// All keys have one hash, and the timers that are claimed are behind thousands of others there: who claims one walks past those, and
-/// meanwhile others see that it is not pending any more, though nobody runs it yet.
+/// All keys have one hash, and the timers that are claimed stand behind thousands of others: a thread that claims one
+/// walks past all those. Meanwhile other threads see that the timer is no longer pending, though nothing runs it yet.
 #[test]
 fn a_claim_that_somebody_sees_is_waited_for_however_long_it_takes() {
     const VICTIMS: u64 = 200;
@@ -207,7 +208,7 @@ fn a_claim_that_somebody_sees_is_waited_for_however_long_it_takes() {
             spin(Duration::from_micros(20));
             seen.fetch_add(u64::from(used.is_gone.load(SeqCst)), SeqCst);
         };
-        // Not pinned: it must not be to the core on which this thread looks.
+        // Not pinned: the worker must not be on the core on which this thread looks.
         let builder = Scheduler::builder().shards(1).pinning(Pinning::Off).tick(Duration::from_micros(10));
         let scheduler = builder.hasher(OneHash).build(callback).expect("in range");
         let start_one = |key| {
@@ -241,13 +242,14 @@ fn a_claim_that_somebody_sees_is_waited_for_however_long_it_takes() {
     }
 }
 
-/// From the moment when somebody begins to close, `cancel` answers as on an empty scheduler; the timers are fired a little later.
+/// From the moment at which a close begins, `cancel` answers as on an empty scheduler; the timers are fired a little
+/// later.
 #[test]
 fn what_is_fired_because_the_scheduler_is_just_being_closed_is_waited_for() {
     const ROUNDS: usize = 300;
     let mut too_late = 0;
     for round in 0..ROUNDS {
-        // Now and then many, none of which is due.
+        // Now and then there are many timers, none of which is due.
         let are_many = round % 10 == 0;
         let (timers, delay) = if are_many { (20_000, HOUR) } else { (200, ms(1)) };
         let close = if are_many || round % 2 == 1 { Close::FireNow } else { Close::Discard };
@@ -264,7 +266,7 @@ fn what_is_fired_because_the_scheduler_is_just_being_closed_is_waited_for() {
         (0..timers).for_each(schedule);
         let closer = scheduler.clone();
         if !are_many {
-            // The worker comes to most of them while the scheduler closes.
+            // The worker comes to most timers while the scheduler closes.
             spin(due.saturating_duration_since(Instant::now()).saturating_sub(Duration::from_micros(30)));
         }
         let closed = start(move || closer.close(close));
@@ -305,7 +307,7 @@ fn callbacks_that_overlap_all_the_time_starve_nobody_who_waits() {
     wait(&scheduler);
 }
 
-/// In its own scheduler, in one that has nothing to do, and in one with a callback that does not end; in a destructor as well.
+/// In its own scheduler, in an idle one, and in one with a callback that does not end; in a destructor as well.
 #[test]
 fn within_a_callback_it_looks_once() {
     struct Asks(Arc<OnceLock<[Scheduler<u64, ()>; 2]>>, Arc<Mutex<Vec<bool>>>);
@@ -358,7 +360,7 @@ fn who_waits_holds_up_no_other_and_all_are_woken() {
     let impatient = [(); 6].map(|()| waits(20 * MS));
     assert!(impatient.iter().all(|answer| answer.recv_timeout(PATIENCE) == Ok(false)));
     let later = [(); 3].map(|()| waits(FOR_EVER));
-    // Timers go on meanwhile, and their callbacks end, if they do not all pass one gate.
+    // Other timers go on meanwhile, and their callbacks end, unless they wait at the same gate.
     scheduler.schedule(2, Duration::ZERO).expect("it is open and not full");
     eventually("another begins", || gate.arrived() == 2);
     assert!(waiting.iter().all(|answer| answer.try_recv().is_err()));
@@ -366,7 +368,7 @@ fn who_waits_holds_up_no_other_and_all_are_woken() {
     assert!(waiting.iter().chain(&later).all(|answer| answer.recv_timeout(PATIENCE) == Ok(true)));
 }
 
-/// Of one batch, which some threads share: all but one have run, by other threads than the one that is stuck.
+/// Some threads share one batch: all of its callbacks but one have run, on other threads than the one that is stuck.
 #[test]
 fn a_batch_has_ended_when_the_last_thread_that_helps_has() {
     for (place, timers) in [(Place::Pool(2), 64), (Place::Pool(4), 200), (Place::Own, 64), (Place::Own, 1000)] {
@@ -390,7 +392,7 @@ fn a_batch_has_ended_when_the_last_thread_that_helps_has() {
     }
 }
 
-/// Jobs of one step, of which some are run and some are dropped; with timers that come back.
+/// Of one step's jobs some are run and some are dropped; also with timers that come back.
 #[test]
 fn jobs_that_are_dropped_have_ended() {
     const TIMERS: u64 = 1000;
@@ -430,13 +432,13 @@ fn who_moves_a_clock_by_hand_may_be_waited_for() {
     eventually("it begins", || gate.arrived() == 1);
     assert!(!scheduler.wait_for_callbacks(10 * MS));
     gate.open();
-    // The other shard's may not have been claimed by then.
+    // The other shard's timers may not have been claimed by then.
     wait(&scheduler);
     assert_eq!(moved.recv_timeout(PATIENCE), Ok(10));
     assert!(scheduler.wait_for_callbacks(Duration::ZERO));
 }
 
-/// A callback, a hook, and the destructors of values; and a comparison of keys, before anything is claimed.
+/// A callback, a hook, and the destructors of values panic; and a comparison of keys, before anything is claimed.
 #[test]
 fn what_panics_has_ended() {
     struct Angry(u64);

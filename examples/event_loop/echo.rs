@@ -1,4 +1,4 @@
-//! The service: an echo whose clients are hung up on when they have said nothing for too long, and a cron.
+//! The service: an echo that hangs up on clients which have said nothing for too long, and a cron.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What the handlers share.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// With the time event that hangs up on each.
+    /// Each with the time event that hangs up on it.
     pub(crate) clients: HashMap<FileId, TimeId>,
-    /// Clients that ever were.
+    /// Clients accepted so far.
     pub(crate) accepted: u64,
     /// Clients that were hung up on.
     pub(crate) idle: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Service {
     pub(crate) bytes: u64,
 }
 
-/// Serves on `address`; returns it with the port that the system chose where 0 was asked for.
+/// Serves on `address`. Returns it with the port that the system chose if 0 was asked for.
 ///
 /// # Errors
 /// `address` cannot be listened on.
@@ -86,14 +86,14 @@ fn listen(event_loop: &mut EventLoop<Service>, listener: Listener, timeout: Dura
     event.map(|_| ())
 }
 
-/// Nobody waits, or who did has gone. Anything else, most likely too many open files, is the same in the next turn, which
-/// would come at once.
+/// True if no client waits, or the one that did has gone. Any other error, most likely too many open files, would be
+/// the same in the next turn, which would come at once.
 fn accepts_again(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
 }
 
-/// Those who wait to be accepted wait a little longer; each client that goes makes room.
+/// Clients that wait to be accepted wait a little longer; each client that leaves makes room.
 fn listen_later(event_loop: &mut EventLoop<Service>, listener: Listener, timeout: Duration) {
     event_loop.create_time_event(ACCEPT_AGAIN, move |event_loop, _| {
         match listen(event_loop, listener.clone(), timeout) {
@@ -132,7 +132,8 @@ fn open(event_loop: &mut EventLoop<Service>, socket: TcpStream, timeout: Duratio
     Ok(())
 }
 
-/// Creating and deleting a time event costs the wheel next to nothing: no need to keep the old one and look later.
+/// Creating and deleting a time event costs the wheel next to nothing, so there is no need to keep the old one and look
+/// later.
 fn put_off_hang_up(event_loop: &mut EventLoop<Service>, client: FileId, timeout: Duration) {
     let hang_up = event_loop.create_time_event(timeout, move |event_loop, _| {
         event_loop.state.clients.remove(&client);
@@ -158,8 +159,8 @@ struct Echo {
 }
 
 impl Echo {
-    /// Reads once, if all that was read is sent, and sends once. Says how many bytes came and what to wait for next; `None`
-    /// when the client has gone.
+    /// Reads once, if everything that was read is sent, and sends once. Returns how many bytes came and what to wait
+    /// for next; `None` if the client has gone.
     fn serve(&mut self, socket: &mut TcpStream) -> (usize, Option<Interest>) {
         let mut bytes = 0;
         if self.unsent.is_empty() {

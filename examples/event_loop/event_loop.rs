@@ -5,12 +5,12 @@
 //! 2. the file events that are ready run;
 //! 3. the time events that are due run, earliest first.
 //!
-//! Handlers get the loop and may create and delete events of both kinds, themselves included: what is deleted never runs
-//! again, though it was ready or due in this very turn. What a handler returns says how its event goes on.
+//! Handlers get the loop and may create and delete events of both kinds, their own included: a deleted event never runs
+//! again, even if it was ready or due in this very turn. A handler's return value says how its event goes on.
 //!
-//! It differs from `ae` in two ways. The nearest time event is found by the wheel, not by a search through a list. And
-//! a periodic event's next deadline counts from the previous one, not from now: however late a run comes, the following
-//! ones do not drift. Those missed are made up for, one a turn, so that file events are served between them.
+//! It differs from `ae` in two ways. The wheel finds the nearest time event, without a search through a list. And a
+//! periodic event's next deadline counts from the previous one, not from now: however late a run comes, the following
+//! ones do not drift. Missed runs are made up for, one per turn, so that file events are served between them.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use shardwheel::wheel::{Key, Wheel};
 
-/// File events that one turn runs at most: a bound on what time events have to wait for.
+/// The most file events that one turn runs: it bounds what time events have to wait for.
 const EVENTS_MAX: usize = 256;
 /// The unit of the wheel, and of what systems let a poll sleep.
 const TICK: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ pub(crate) struct TimeId(usize);
 pub(crate) enum Next {
     /// Not at all.
     Done,
-    /// Once more, so long after the deadline of this run.
+    /// Once more, this long after the deadline of this run.
     After(Duration),
 }
 
@@ -101,8 +101,8 @@ impl<S> EventLoop<S> {
         })
     }
 
-    /// Calls `handler` whenever `source` is ready for `interest`, as long as it stays so. The handler returns what to wait
-    /// for next; `None` deletes the event.
+    /// Calls `handler` whenever `source` is ready for `interest`, as long as that stays so. The handler returns what to
+    /// wait for next; `None` deletes the event.
     ///
     /// # Errors
     /// The system cannot watch this source.
@@ -118,7 +118,8 @@ impl<S> EventLoop<S> {
         Ok(FileId(id))
     }
 
-    /// Drops an event's source and handler; false if it was gone already. Its own handler's are dropped when that returns.
+    /// Drops an event's source and handler; false if it was gone already. If the handler itself calls this, they are
+    /// dropped when it returns.
     pub(crate) fn delete_file_event(&mut self, id: FileId) -> bool {
         let removed = self.files.remove(id.0);
         let existed = removed.is_some();
@@ -126,7 +127,7 @@ impl<S> EventLoop<S> {
         existed
     }
 
-    /// Calls `handler` once, `delay` from now, and then as it says.
+    /// Calls `handler` once, `delay` from now, and then as its return value says.
     pub(crate) fn create_time_event(
         &mut self,
         delay: Duration,
@@ -139,7 +140,8 @@ impl<S> EventLoop<S> {
         id
     }
 
-    /// Drops an event's handler; false if it was gone already. Its own handler is dropped when that returns.
+    /// Drops an event's handler; false if it was gone already. If the handler itself calls this, it is dropped when it
+    /// returns.
     pub(crate) fn delete_time_event(&mut self, id: TimeId) -> bool {
         let removed = self.times.remove(id.0);
         if let Some(Some(event)) = &removed {
@@ -153,7 +155,7 @@ impl<S> EventLoop<S> {
         self.is_stopped = true;
     }
 
-    /// Turns made so far: as many times the poll has slept.
+    /// Turns made so far, which is how often the poll has slept.
     pub(crate) fn turns(&self) -> u64 {
         self.turns
     }
@@ -203,8 +205,8 @@ impl<S> EventLoop<S> {
         }
     }
 
-    /// The poll tells when a file becomes ready; being registered again, it tells of one that still is. So a handler need
-    /// not read to the end, and a peer who never stops cannot hold up the loop.
+    /// The poll reports when a file becomes ready; once registered again, it reports one that still is. So a handler
+    /// need not read to the end, and a peer that never stops cannot hold up the loop.
     fn watch(&self, event: &mut dyn FileEvent<S>, id: usize, interest: Interest) -> bool {
         self.poll.registry().reregister(event.source(), Token(id), interest).is_ok()
     }
@@ -236,8 +238,8 @@ impl<S> EventLoop<S> {
     }
 }
 
-/// How long a poll may sleep at `now` for a time event at the tick `deadline`: in whole ticks, rounded up. What is less
-/// than a tick would be no sleep at all for systems that count in milliseconds, and the loop would spin through it.
+/// How long a poll may sleep at `now` for a time event at the tick `deadline`: in whole ticks, rounded up. Less than a
+/// tick would be no sleep at all on systems that count in milliseconds, and the loop would spin through it.
 pub(crate) fn sleep_until(deadline: u64, now: Duration) -> Duration {
     let left = ticks_to_duration(deadline).saturating_sub(now);
     ticks_to_duration(ticks_up(left))
@@ -259,7 +261,7 @@ fn ticks_to_duration(ticks: u64) -> Duration {
 
 /// Events by numbers that are never used twice.
 ///
-/// While an event runs its place is kept but empty: that the place is gone afterwards says that it was deleted.
+/// While an event runs, its place is kept but empty. If the place is gone afterwards, the event was deleted.
 struct Table<E> {
     places: HashMap<usize, Option<E>>,
     next_id: usize,

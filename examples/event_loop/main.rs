@@ -1,5 +1,5 @@
-//! An event loop of one's own, in the shape of Redis', on the crate's timing wheel alone: an echo
-//! server, and a cron at 10 Hz that keeps its rate under load.
+//! An event loop of one's own, in the shape of Redis', on the crate's timing wheel alone: an echo server, and a cron at
+//! 10 Hz that keeps its rate under load.
 //!
 //! ```text
 //! cargo run --release --example event_loop -- --listen 127.0.0.1:7777 --timeout 30s
@@ -7,7 +7,7 @@
 //!
 //! - `event_loop` knows file events and time events.
 //! - `echo` is made of some of both.
-//! - `options` is the command line; `--help` prints it. `frame` is what stands around a server.
+//! - `options` is the command line; `--help` prints it. `frame` is what surrounds a server.
 
 mod echo;
 mod event_loop;
@@ -66,7 +66,7 @@ fn serve(Options { listen, timeout }: Options) -> Result<(), String> {
     event_loop.run().map_err(|error| error.to_string())
 }
 
-/// What the cron tells.
+/// What the cron reports.
 #[derive(Default)]
 struct Report {
     crons: u64,
@@ -75,7 +75,7 @@ struct Report {
 }
 
 impl Report {
-    /// False if nobody reads it any more.
+    /// False if the output is no longer read.
     fn next(&mut self, event_loop: &EventLoop<Service>) -> bool {
         self.crons += 1;
         if !self.crons.is_multiple_of(CRONS_PER_LINE) {
@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-/// To standard output; false if nobody reads that any more.
+/// Writes to standard output; false if that is no longer read.
 fn say(line: &str) -> bool {
     writeln!(io::stdout(), "{line}").is_ok()
 }

@@ -1,6 +1,6 @@
 //! How many files, and so sockets, this process may have open.
 
-/// Raises the limit as far as the system lets us, and says where it is now; `None` if that is not known.
+/// Raises the limit as far as the system lets us, and returns the present limit; `None` if that is not known.
 #[cfg(target_os = "linux")]
 pub(crate) fn raise_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -4,9 +4,9 @@ use super::options::{self, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Reads the command line, serves, and says on standard error what went wrong.
+/// Reads the command line, serves, and reports on standard error what went wrong.
 pub(crate) fn main(name: &str, help: &str, serve: impl FnOnce(Options) -> Result<(), String>) -> ExitCode {
-    // Unlike `eprintln!` without a panic when standard error is closed.
+    // Unlike `eprintln!`, it does not panic when standard error is closed.
     let complain = |message: &str| drop(writeln!(io::stderr(), "{name}: {message}"));
     let options = match options::parse(std::env::args_os().skip(1)) {
         Ok(Some(options)) => options,

@@ -1,12 +1,12 @@
-//! A TCP server that closes who has been silent for too long: each byte received is a heartbeat
-//! that moves its connection's deadline.
+//! A TCP server that closes connections that have been silent for too long: each byte received is a heartbeat that
+//! moves its connection's deadline.
 //!
 //! ```text
 //! cargo run --release --example keepalive -- --listen 127.0.0.1:7777 --timeout 30s
 //! ```
 //!
 //! - `server` reads the sockets; the scheduler closes them.
-//! - `options` is the command line; `--help` prints it. `frame` is what stands around a server.
+//! - `options` is the command line; `--help` prints it. `frame` is what surrounds a server.
 //! - `files` raises the number of files that the process may open.
 
 mod files;
@@ -49,7 +49,7 @@ fn serve(Options { listen, timeout }: Options) -> Result<(), String> {
     let address = server.address().map_err(cannot_listen)?;
     let served = say(&format!("listening on {address}, timeout {timeout:?}")).and_then(|()| server.run(tell));
     match served {
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
         _ => Ok(()),
     }
@@ -64,7 +64,7 @@ fn tell(peer: SocketAddr, event: Event) -> io::Result<()> {
     })
 }
 
-/// To standard output, line by line.
+/// Writes to standard output, line by line.
 fn say(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }

@@ -1,7 +1,7 @@
 //! One thread reads all the sockets; the scheduler shuts the silent ones down.
 //!
-//! A connection's key is its token, its value the socket. Three things can end it, at the same moment for all we know,
-//! and `cancel` says which it was:
+//! A connection's key is its token, its value the socket. Three things can end it, perhaps at the same moment, and
+//! `cancel` says which it was:
 //! - the peer hangs up or resets: `cancel` gives the socket back, and nothing will shut it down later;
 //! - the timer fires: the callback shuts the socket down, which wakes this thread up; `cancel` finds nothing;
 //! - a byte comes just then: `reschedule` says whether it was in time.
@@ -32,7 +32,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum Event {
     Opened,
-    /// The scheduler closed it after so much silence.
+    /// The scheduler closed it after this much silence.
     Silent(Duration),
     /// The peer hung up.
     Left,
@@ -48,16 +48,16 @@ struct Connection {
 }
 
 pub(crate) struct Server {
-    /// By whom the silent are closed.
+    /// It closes the silent connections.
     pub(crate) scheduler: Scheduler<Token, Arc<TcpStream>>,
     timeout: Duration,
     poll: Poll,
     listener: TcpListener,
     connections: HashMap<Token, Connection>,
     last: Token,
-    /// Connections that may hold bytes which no further event will tell of.
+    /// Connections that may hold bytes which no further event will announce.
     unread: Vec<Token>,
-    /// Peers wait that could not be accepted.
+    /// There are peers waiting that could not be accepted.
     accept_again: bool,
 }
 
@@ -80,12 +80,13 @@ impl Server {
         })
     }
 
-    /// The address with the port that the system chose where 0 was asked for.
+    /// The address, with the port that the system chose if 0 was asked for.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `observe` fails; it is told what becomes of each connection: `Opened`, then one of the others.
+    /// Serves until `observe` fails, which is called with what becomes of each connection: `Opened`, then one of the
+    /// others.
     ///
     /// # Errors
     /// That of `observe`, or the poll's.
@@ -124,8 +125,8 @@ impl Server {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // Too many open files, most likely: the peer waits, and each connection that ends makes room. If the
-                    // system would not watch a socket that we had, its peer sees it closed.
+                    // Too many open files, most likely: the peer waits, and each connection that ends makes room. If
+                    // the system would not watch a socket that we had, its peer sees that it is closed.
                     _ => {
                         self.accept_again = true;
                         return Ok(());
@@ -140,14 +141,14 @@ impl Server {
         let token = self.last;
         self.poll.registry().register(&mut socket, token, Interest::READABLE)?;
         let socket = Arc::new(socket);
-        // Before the timer begins, so that no silence is told shorter than the timeout.
+        // Read before the timer begins, so that no reported silence is shorter than the timeout.
         let heard = Instant::now();
         self.scheduler.schedule_with(token, Arc::clone(&socket), self.timeout).map_err(io::Error::other)?;
         self.connections.insert(token, Connection { socket, peer, heard });
         Ok(peer)
     }
 
-    /// Reads what there is; each byte is a heartbeat, and those of one moment count as one.
+    /// Reads what is available. Each byte is a heartbeat, and bytes of one moment count as one.
     fn listen_to(
         &mut self,
         token: Token,
@@ -157,7 +158,7 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
         let now = Instant::now();
         let (bytes, state) = read_some(&connection.socket);
-        // False: it came too late, and the shutdown is on its way; it will wake us up.
+        // False: the bytes came too late, and the shutdown is on its way; it will wake us up.
         if bytes > 0 && self.scheduler.reschedule(&token, self.timeout) {
             connection.heard = now;
         }
@@ -171,7 +172,7 @@ impl Server {
         }
     }
 
-    /// Forgets a connection that ended, in the way that we saw if it was not the scheduler's doing.
+    /// Forgets a connection that has ended: in the way that we saw, unless the scheduler closed it.
     fn close(
         &mut self,
         token: Token,
@@ -196,13 +197,13 @@ fn closer() -> Result<Scheduler<Token, Arc<TcpStream>>, BuildError> {
 
 /// A socket after reading.
 enum State {
-    /// Everything is read; an event will tell of more.
+    /// Everything is read; an event will announce more.
     Open,
     Unread,
     Ended(Event),
 }
 
-/// Reads and forgets, and says how many bytes.
+/// Reads and forgets. Returns how many bytes.
 fn read_some(mut socket: &TcpStream) -> (usize, State) {
     let mut buffer = [0; BUFFER_BYTES];
     let mut bytes = 0;

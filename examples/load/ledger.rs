@@ -1,8 +1,8 @@
-//! What became of each timer, by our own books: the scheduler's word is not taken for anything.
+//! What became of each timer, by our own books, which rely on nothing that the scheduler reports.
 //!
-//! A timer is entered by the one caller that schedules, moves or cancels it at that moment, and
-//! by whatever thread runs its callback. Nothing is judged before everything is over: only then
-//! is it certain which deadline held when the timer fired.
+//! A timer is entered by the caller that schedules, moves or cancels it at that moment, and by whatever thread runs its
+//! callback. Nothing is judged before everything is over: only then is it certain which deadline counted when the timer
+//! fired.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -43,7 +43,7 @@ pub(crate) struct Audit {
 }
 
 impl Ledger {
-    /// Every page is touched here, so that the memory of the books can be told from the scheduler's.
+    /// Touches every page, so that the memory of the books can be told from the scheduler's.
     pub(crate) fn new(timers: usize) -> Result<Self, TryReserveError> {
         let mut entries = Vec::new();
         entries.try_reserve_exact(timers)?;
@@ -61,19 +61,19 @@ impl Ledger {
         self.start
     }
 
-    /// A call that was made at `called` put the timer's deadline `delay` ahead.
+    /// Enters that a call made at `called` put the timer's deadline `delay` ahead.
     pub(crate) fn enter_deadline(&self, timer: usize, called: Instant, delay: Duration) {
         // Relaxed, as in `enter_cancelled`: the caller is joined before the audit.
         let deadline_ns = self.since_start_ns(called + delay);
         self.entries[timer].deadline_ns.store(deadline_ns, Relaxed);
     }
 
-    /// `cancel` gave the timer's value back.
+    /// Enters that `cancel` gave the timer's value back.
     pub(crate) fn enter_cancelled(&self, timer: usize) {
         self.entries[timer].cancelled.store(true, Relaxed);
     }
 
-    /// The timer's callback ran at `now`.
+    /// Enters that the timer's callback ran at `now`.
     pub(crate) fn enter_fired(&self, timer: usize, now: Instant) {
         let entry = &self.entries[timer];
         entry.fired_ns.fetch_min(self.since_start_ns(now), Relaxed);
@@ -81,7 +81,7 @@ impl Ledger {
         entry.fired_count.fetch_add(1, Release);
     }
 
-    /// Whether the scheduler may say, at `now`, that the timer is gone.
+    /// Whether the scheduler may report, at `now`, that the timer is gone.
     pub(crate) fn is_due(&self, timer: usize, now: Instant) -> bool {
         self.since_start_ns(now) >= self.entries[timer].deadline_ns.load(Relaxed)
     }
@@ -101,7 +101,7 @@ impl Ledger {
         audit
     }
 
-    /// Saturates at a time that no run lives to see.
+    /// Saturates at a time that no run reaches.
     fn since_start_ns(&self, moment: Instant) -> u64 {
         let since_start = moment.saturating_duration_since(self.start);
         u64::try_from(since_start.as_nanos()).unwrap_or(NEVER - 1)

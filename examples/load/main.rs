@@ -7,10 +7,10 @@
 //! 1. The callers schedule every timer; then the memory is measured.
 //! 2. They cancel a fifth, move a tenth earlier and a tenth later.
 //! 3. The rest fires, spread evenly over `--seconds`.
-//! 4. The `ledger`, our own books, says who was early, lost or delivered twice; the scheduler's
-//!    `stats()` must agree with it.
+//! 4. The `ledger`, our own books, says which timers were early, lost or delivered twice; the
+//!    scheduler's `stats()` must agree with it.
 //!
-//! The exit status is 0 only if all is well. `--help` tells the options.
+//! The exit status is 0 only if all is well. `--help` lists the options.
 
 mod ledger;
 mod options;
@@ -38,9 +38,9 @@ use report::{Report, Tally};
 /// The key is the timer's index, the value is `value_of` it.
 type Timers = Scheduler<usize, usize>;
 
-/// How long nothing may happen before we give the missing timers up for lost.
+/// How long nothing may happen before we give up the missing timers for lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long we go on listening for a second delivery after the last first one.
+/// How long after the last first delivery we wait for a second one.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// Timers between two updates of the progress bar.
 const STRIDE: usize = 1024;
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Neither a closed nor a full output changes the verdict, which the exit status tells.
+    // A closed or full output does not change the verdict, which is in the exit status.
     let _ = write!(io::stdout(), "{report}");
     let faults = report.faults();
     for fault in &faults {
@@ -101,7 +101,7 @@ impl Run {
         })
     }
 
-    /// The three phases, and the reckoning.
+    /// The three phases, and the verdict.
     fn drive(self) -> Result<Report, Box<dyn Error>> {
         let bar = progress_bar(self.options.timers as u64);
 
@@ -194,8 +194,8 @@ impl Run {
         }
     }
 
-    /// A timer that nobody cancelled can only be gone if it was due. That it did fire is the
-    /// audit's to see, since its callback may be still to come.
+    /// A timer that was not cancelled can only be gone if it was due. The audit checks that it did fire, since its
+    /// callback may be still to come.
     fn check_gone(&self, timer: usize, tally: &mut Tally) {
         tally.wrong += u64::from(!self.ledger.is_due(timer, Instant::now()));
     }
@@ -205,17 +205,17 @@ impl Run {
         (self.ledger.start() + due).saturating_duration_since(now)
     }
 
-    /// What the scheduler has come to weigh, shared among the timers that are pending.
+    /// How much memory the scheduler has taken, divided by the timers that are pending.
     fn bytes_per_timer(&self) -> Option<f64> {
         const TIMERS_MIN: usize = 10_000;
         let pending = self.scheduler.len();
         let grown = report::resident_bytes()?.checked_sub(self.resident_before?)?;
-        // With fewer the scheduler's fixed parts are all that one sees.
+        // With fewer timers, one would see only the scheduler's fixed parts.
         (pending >= TIMERS_MIN).then(|| grown as f64 / pending as f64)
     }
 
-    /// Waits until the last deadline, be it a cancelled timer's or one that was moved away from:
-    /// nothing may fire at those. Then for what is overdue, as long as some of it still comes.
+    /// Waits until the last deadline, even if that is a cancelled timer's, or one that a timer was moved away from:
+    /// nothing may fire at those. Then waits for what is overdue, as long as some of it still comes.
     fn await_firing(&self, expected: u64, bar: &ProgressBar) {
         const POLL: Duration = Duration::from_millis(50);
         if self.options.timers == 0 {
@@ -225,7 +225,7 @@ impl Run {
         bar.set_length(expected);
         let closes = self.ledger.start() + self.plan.closes();
         while Instant::now() < closes {
-            // The scheduler's word will do for a progress bar, and the ledger is long to count.
+            // The scheduler's own count will do for a progress bar; counting in the ledger takes long.
             bar.set_position(self.scheduler.stats().fired);
             thread::sleep(POLL.min(closes.saturating_duration_since(Instant::now())));
         }
@@ -270,13 +270,13 @@ fn build(options: &Options, ledger: Arc<Ledger>, wrong_values: Arc<AtomicU64>) -
     Ok(scheduler)
 }
 
-/// A value that tells whose it is, and is not the key.
+/// A value that shows whose it is, and is not the key.
 fn value_of(timer: usize) -> usize {
     !timer
 }
 
-/// The timers of `range` in an order that the memory's prefetcher cannot guess: timers are
-/// seldom cancelled in the order in which they were scheduled.
+/// The timers of `range`, in an order that the memory's prefetcher cannot guess: timers are seldom cancelled in the
+/// order in which they were scheduled.
 fn shuffled(range: Range<usize>) -> impl ExactSizeIterator<Item = usize> {
     // A prime larger than any range, so every timer comes exactly once.
     const STEP: u128 = 2_654_435_761;
@@ -284,7 +284,7 @@ fn shuffled(range: Range<usize>) -> impl ExactSizeIterator<Item = usize> {
     (0..len).map(move |index| range.start + (index as u128 * STEP % len as u128) as usize)
 }
 
-/// Moves the bar on by strides, since callers share it.
+/// Moves the bar on in strides, since callers share it.
 fn with_progress(timers: impl ExactSizeIterator<Item = usize>, bar: &ProgressBar) -> impl Iterator<Item = usize> {
     let rest = timers.len() % STRIDE;
     bar.inc(rest as u64);
@@ -296,7 +296,7 @@ fn with_progress(timers: impl ExactSizeIterator<Item = usize>, bar: &ProgressBar
     })
 }
 
-/// Goes to standard error, and is not shown where that is no terminal.
+/// Goes to standard error; not shown if that is no terminal.
 fn progress_bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     match ProgressStyle::with_template("{msg:>21} {wide_bar} {pos}/{len}") {
@@ -310,7 +310,7 @@ fn unusable(message: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Unlike `eprintln!` without a panic when standard error is closed.
+/// Unlike `eprintln!`, it does not panic when standard error is closed.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "load: {message}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Times count from the start of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Firing begins, when all timers should have been scheduled, moved and cancelled.
+    /// When firing begins: by then all timers should have been scheduled, moved and cancelled.
     opens: Duration,
     firing: Duration,
 }
@@ -20,8 +20,8 @@ pub(crate) enum Change {
 }
 
 impl Plan {
-    /// Firing opens late enough for a slow machine. On a slower one timers fire while others are
-    /// still being scheduled, which falsifies nothing but the bytes per timer.
+    /// Firing begins late enough for a slow machine. On a slower one timers fire while others are still being
+    /// scheduled, which falsifies nothing but the bytes per timer.
     pub(crate) fn new(timers: usize, firing: Duration) -> Self {
         const STARTING: Duration = Duration::from_millis(250);
         const NS_PER_TIMER: u64 = 2_000;

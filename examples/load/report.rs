@@ -1,4 +1,4 @@
-//! The table at the end of a run, and whatever is wrong with it.
+//! The table at the end of a run, and everything that is wrong with the run.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -63,7 +63,7 @@ impl Display for Report {
 }
 
 impl Report {
-    /// A sentence for each thing that must not be; empty if all is well.
+    /// A sentence for each thing that must not happen; empty if all is well.
     pub(crate) fn faults(&self) -> Vec<String> {
         let Self { tally, audit, .. } = self;
         let counts = [
@@ -77,7 +77,7 @@ impl Report {
         counted.map(|(count, what)| format!("{count} {what}")).chain(self.stats_faults()).collect()
     }
 
-    /// Where the scheduler's own count is not ours, or does not add up.
+    /// Reports where the scheduler's own count differs from ours, or does not add up.
     fn stats_faults(&self) -> Vec<String> {
         let Self { tally, stats, .. } = self;
         let ended = stats.fired + stats.cancelled + stats.replaced + stats.drained;
@@ -111,8 +111,8 @@ fn time(lateness: Option<Duration>) -> String {
     lateness.map_or_else(|| "n/a".into(), |lateness| format!("{lateness:.3?}"))
 }
 
-/// The memory that this process keeps resident, where Linux tells; the first source is exact, the
-/// second off by some pages per core.
+/// The memory that this process keeps resident, where Linux reports it; the first source is exact, the second is off by
+/// some pages per core.
 pub(crate) fn resident_bytes() -> Option<u64> {
     let sources = [("/proc/self/smaps_rollup", "Rss:"), ("/proc/self/status", "VmRSS:")];
     sources.into_iter().find_map(|(path, field)| {

@@ -1,12 +1,12 @@
 //! Reads an access log in Combined Log Format, plain or gzip, into requests in the order of time.
 //!
-//! A line is `client ident user [time] "request" status bytes "referer" "user agent"`. Sessions need
-//! the client and the time; what follows the status is not looked at, so that a line cut off
-//! there still counts. Everything that does not reach so far is malformed: counted, never fatal.
+//! A line is `client ident user [time] "request" status bytes "referer" "user agent"`. Sessions need the client and the
+//! time. What follows the status is not looked at, so a line that is cut off there still counts. A line that does not
+//! reach that far is malformed: counted, never fatal.
 //!
-//! Servers write a line when the answer is out but date it when the request came in, so no real
-//! log is in order. The requests are therefore sorted before they are replayed: then sessions do
-//! not depend on the order of lines, however late one comes. That costs 16 bytes a request.
+//! Servers write a line when the answer is out, but date it when the request came in, so no real log is in order. The
+//! requests are therefore sorted before they are replayed: so sessions do not depend on the order of lines, however
+//! late a line comes. That costs 16 bytes per request.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -23,7 +23,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ClientId(pub(crate) usize);
 
-/// One request: Unix seconds and who it came from.
+/// One request: Unix seconds, and the client it came from.
 pub(crate) type Request = (i64, ClientId);
 
 /// What a log holds.
@@ -35,7 +35,7 @@ pub(crate) struct Log {
     pub(crate) requests: Vec<Request>,
     pub(crate) lines: u64,
     pub(crate) malformed: u64,
-    /// Requests dated before one that stands above them.
+    /// Requests dated before one on an earlier line.
     pub(crate) out_of_order: u64,
 }
 
@@ -67,14 +67,14 @@ impl Log {
     }
 }
 
-/// The text of `input`, whether or not it is compressed; the name of a file decides nothing.
+/// The text of `input`, whether or not it is compressed; the file's name does not matter.
 fn decompressed<'a>(mut input: impl Read + 'a) -> io::Result<BufReader<Box<dyn Read + 'a>>> {
     let mut magic = Vec::new();
     input.by_ref().take(2).read_to_end(&mut magic)?;
     let gzip = magic == GZIP_MAGIC;
     let input = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(magic).chain(input));
     let text: Box<dyn Read + 'a> = if gzip {
-        // Multi: rotated logs are often gzip files put one behind the other.
+        // Multi: rotated logs are often several gzip files in a row.
         Box::new(MultiGzDecoder::new(input))
     } else {
         Box::new(input)
@@ -130,7 +130,7 @@ fn client_of(head: &[u8]) -> Option<&[u8]> {
     (complete && printable).then_some(client)
 }
 
-/// What follows the closing quote of a text that begins behind its opening one.
+/// What follows the closing quote of a text, which begins after its opening quote.
 fn after_quoted(text: &[u8]) -> Option<&[u8]> {
     let mut escaped = false;
     for (index, &byte) in text.iter().enumerate() {
@@ -150,8 +150,8 @@ fn has_status(tail: &[u8]) -> bool {
     status == b"-" || (status.len() == 3 && number(status).is_some())
 }
 
-/// A line dated outside was damaged or written by a clock that was never set. 430 years and the longest timeout are
-/// within the 584 years that a scheduler's clock can tell.
+/// A line dated outside of these was damaged, or written by a clock that was never set. 430 years and the longest
+/// timeout are within the 584 years that a scheduler's clock covers.
 const YEARS: (i64, i64) = (1970, 2400);
 const TIME_LEN: usize = "17/May/2015:10:05:03 +0000".len();
 
@@ -214,7 +214,7 @@ fn within(value: i64, least: i64, most: i64) -> Option<i64> {
     (least..=most).contains(&value).then_some(value)
 }
 
-/// `digits` as a number; `None` where anything but digits stands, a sign too.
+/// `digits` as a number; `None` if there is anything but digits, even a sign.
 fn number(digits: &[u8]) -> Option<i64> {
     digits.iter().try_fold(0, |value, &byte| byte.is_ascii_digit().then(|| value * 10 + i64::from(byte - b'0')))
 }

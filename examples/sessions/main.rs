@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    // Whoever read our output has seen enough: `sessions .. | head` is no failure.
+    // The reader of our output has seen enough: `sessions .. | head` is no failure.
     if is_broken_pipe(&*error) {
         return ExitCode::SUCCESS;
     }
@@ -90,7 +90,7 @@ fn print_session(out: &mut impl Write, session: &Session<'_>) -> io::Result<()> 
     writeln!(out, "\t{}", session.requests)
 }
 
-/// Goes to standard error, and is not shown where that is no terminal.
+/// Goes to standard error; not shown if that is no terminal.
 fn progress_bar(what: &'static str, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:>9} {wide_bar} {percent:>3} %");
     let bar = ProgressBar::new(length).with_message(what);
@@ -132,7 +132,7 @@ fn complain(message: &str) {
     say(&format!("sessions: {message}"));
 }
 
-/// To standard error; unlike `eprintln!` without a panic when that is closed.
+/// Writes to standard error; unlike `eprintln!`, it does not panic when that is closed.
 fn say(message: &str) {
     let _ = writeln!(io::stderr(), "{message}");
 }

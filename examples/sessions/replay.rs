@@ -1,4 +1,4 @@
-//! The sessions of a log: every request is a heartbeat, and the scheduler says who fell silent.
+//! The sessions of a log: every request is a heartbeat, and the scheduler reports the clients that fell silent.
 //!
 //! The scheduler runs on its manual clock, which we move to the time of each request. So days
 //! of log take milliseconds, and the answer is the same on every run.
@@ -13,7 +13,7 @@ use shardwheel::{ManualClock, Scheduler};
 
 use crate::access_log::{ClientId, Request};
 
-/// A log tells time in seconds: with ticks of one second, ends are exact.
+/// A log's times are in seconds: with ticks of one second, ends are exact.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A session that has ended.
@@ -25,11 +25,11 @@ pub(crate) struct Session<'log> {
     pub(crate) requests: u64,
 }
 
-/// Replays `requests`, which must be in the order of time, and gives every session to `ended`
-/// when it expires; says how many there were.
+/// Replays `requests`, which must be in the order of time, and gives every session to `ended` when it expires. Returns
+/// how many there were.
 ///
 /// # Errors
-/// What `ended` answers, and a scheduler that cannot be built or breaks its promises.
+/// What `ended` returns, and a scheduler that cannot be built or breaks its promises.
 pub(crate) fn replay<'log>(
     clients: &'log [Rc<[u8]>],
     requests: impl IntoIterator<Item = Request>,
@@ -63,7 +63,7 @@ struct Replay<'log> {
     clock: ManualClock,
     /// The clients whose timers have fired.
     expired: Receiver<ClientId>,
-    /// The moment of the scheduler's clock that is `origin` in Unix seconds.
+    /// The moment on the scheduler's clock that is `origin` in Unix seconds.
     origin_instant: Instant,
     origin: i64,
     now: i64,
@@ -74,7 +74,7 @@ impl<'log> Replay<'log> {
     fn new(clients: &'log [Rc<[u8]>], origin: i64, timeout: Duration) -> Result<Self, Box<dyn Error>> {
         let (sender, expired) = mpsc::channel();
         let (scheduler, clock) = Scheduler::builder().tick(TICK).build_manual(move |client: &ClientId, ()| {
-            // The receiver outlives the scheduler's last use: nothing to report to otherwise.
+            // The receiver outlives the scheduler's last use; otherwise nothing is left to report to.
             let _ = sender.send(*client);
         })?;
         Ok(Self {
@@ -91,7 +91,7 @@ impl<'log> Replay<'log> {
         })
     }
 
-    /// Moves the clock on; whatever ends on the way, `time` included, is over.
+    /// Moves the clock on to `time`; every session that ends by then, `time` included, is over.
     fn advance_to(
         &mut self,
         time: i64,
@@ -104,7 +104,7 @@ impl<'log> Replay<'log> {
         self.clock.advance(seconds(time - before));
         self.now = time;
         let mut sessions: Vec<_> = self.expired.try_iter().map(|id| self.session(id)).collect();
-        // Those of one second fire in no promised order.
+        // Sessions of one second end in no promised order.
         sessions.sort_unstable();
         for session in &sessions {
             if session.end <= before || session.end > time {
@@ -120,7 +120,7 @@ impl<'log> Replay<'log> {
     fn heartbeat(&mut self, client: ClientId) -> Result<(), Box<dyn Error>> {
         let deadline = self.origin_instant + seconds(self.now - self.origin) + self.timeout;
         let open = &mut self.open[client.0];
-        // The answer is exact: true means that the session is open, so nothing else need know.
+        // The answer is exact: true means that the session is open, so nothing else has to record that.
         if !self.scheduler.reschedule_at(&client, deadline) {
             self.scheduler.schedule_at(client, (), deadline)?;
             open.requests = 0;
@@ -130,7 +130,7 @@ impl<'log> Replay<'log> {
         Ok(())
     }
 
-    /// Lets every session that is still open come to its end.
+    /// Lets every session that is still open run to its end.
     fn finish(mut self, ended: &mut impl FnMut(&Session<'log>) -> io::Result<()>) -> Result<u64, Box<dyn Error>> {
         let last_end = self.now + self.timeout_seconds();
         self.advance_to(last_end, ended)?;

@@ -1,4 +1,4 @@
-//! Any bytes are a list of operations, which a scheduler on the manual clock and a model must answer alike.
+//! Takes any bytes as a list of operations, which a scheduler on the manual clock and a model must answer alike.
 //!
 //! libFuzzer keeps the bytes that reach new code, and changes them further. So each operation is made of few bytes, and
 //! lengths of time come from around the places where a wheel or a rounding might go wrong.
@@ -17,7 +17,7 @@ use std::time::Duration;
 use support::FIRST_TICKS;
 use the_model::{Op, Reaction, Settings, Span, run};
 
-/// More operations than this find nothing that fewer do not.
+/// More operations than this find nothing that fewer would not.
 const OPS_MAX: usize = 200;
 /// Few keys, so that they meet.
 const KEY_MAX: u8 = 7;
@@ -52,7 +52,7 @@ fn settings(bytes: &mut Unstructured) -> Result<Settings> {
     })
 }
 
-/// What takes all timers away is rare, so that there is something to go wrong.
+/// Operations that take all timers away are rare, so that there are timers left for something to go wrong with.
 fn op(bytes: &mut Unstructured) -> Result<Op> {
     Ok(match bytes.int_in_range(0..=63)? {
         0..10 => Op::Schedule(key(bytes)?, span(bytes)?, reaction(bytes)?),

@@ -1,11 +1,12 @@
-//! `schedule_if_absent`: one timer of a key begins, and one that is there stays; who gives way gets his own value back.
+//! `schedule_if_absent`: one timer of a key begins, and an existing one stays; a caller that gives way gets its own
+//! value back.
 
 use crate::shard::Identity;
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
 use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
 
-/// On a thread of its own: value 8, for tick 9.
+/// On a thread of its own: begins a timer with value 8, for tick 9.
 fn begin(world: &World) -> loom::thread::JoinHandle<Option<u32>> {
     let world = world.clone();
     spawn(move || world.schedule_if_absent(1, 1, 8, 9).expect("not sealed"))
@@ -25,7 +26,7 @@ const TWO: Model = Model::new("two", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// Whoever asks after the old timer has ended gives way to a new one only.
+/// A thread that asks after the old timer has ended gives way to a new timer only.
 const OLD_ONE_ENDS: Model = Model::new("old_one_ends", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -75,7 +76,7 @@ const ABSENT_OR_SCHEDULE: Model = Model::new("absent_or_schedule", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// Who replaces the old timer does so in the name of nobody but himself.
+/// A thread that replaces the old timer does so in its own name only.
 const ABSENT_BESIDE_A_REPLACEMENT: Model = Model::new("absent_beside_a_replacement", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -89,7 +90,7 @@ const ABSENT_BESIDE_A_REPLACEMENT: Model = Model::new("absent_beside_a_replaceme
 .preemptions(2)
 .reclaims_early();
 
-/// It is found by nobody unless it begins; and somebody meets it on its way in.
+/// The new timer is found only if it begins; and a thread meets it on its way in.
 const ABSENT_OR_FOUND: Model = Model::new("absent_or_found", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -142,7 +143,7 @@ const COMES_BACK: Model = Model::new("comes_back", || {
 .preemptions(2)
 .reclaims_early();
 
-/// Another key of the same hash stands behind, so that others may have to decide.
+/// Another key of the same hash stands behind, so that other threads may have to decide.
 const ABSENT_OR_SEAL: Model = Model::new("absent_or_seal", || {
     let world = World::new();
     world.given(11, 70, 50);
@@ -173,7 +174,7 @@ const GIVES_WAY_OR_SEAL: Model = Model::new("gives_way_or_seal", || {
 })
 .preemptions(2);
 
-/// Who gives way has seen what led to the timer that is there.
+/// A caller that gives way has seen what led to the existing timer.
 const STARTED_BY_SOMEBODY_SEEN: Model = Model::new("started_by_somebody_seen", || {
     let world = World::new();
     let done = Rc::new(AtomicU64::new(0));
@@ -200,7 +201,7 @@ const STARTED_BY_SOMEBODY_SEEN: Model = Model::new("started_by_somebody_seen", |
 /// What a caller leaves for a callback to see; reads of it may be stale however the shipped code loads.
 type Left = loom::sync::atomic::AtomicU64;
 
-/// On a thread of its own: leaves it, then asks; true if that found a timer.
+/// On a thread of its own: leaves it, then asks. True if that found a timer.
 fn leave_and(world: &World, done: &Rc<Left>, ask: fn(&World) -> bool) -> loom::thread::JoinHandle<bool> {
     let (world, done) = (world.clone(), Rc::clone(done));
     spawn(move || {
@@ -209,7 +210,7 @@ fn leave_and(world: &World, done: &Rc<Left>, ask: fn(&World) -> bool) -> loom::t
     })
 }
 
-/// Fires the timer; true if its callback sees what was left.
+/// Fires the timer. True if its callback sees what was left.
 fn sees(world: &World, done: &Left, timer: Identity) -> bool {
     let run = world.fire_now(0, timer);
     let seen = done.load(Ordering::Relaxed) == 1;
@@ -245,7 +246,7 @@ const GAVE_WAY_TO_THE_OLD: Model = Model::new("gave_way_to_the_old", || {
 })
 .preemptions(2);
 
-/// Who looks a key up decides for its author, perhaps.
+/// A thread that looks the key up may decide in the author's place.
 const GAVE_WAY_BY_A_HELPER: Model = Model::new("gave_way_by_a_helper", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -263,10 +264,10 @@ const GAVE_WAY_BY_A_HELPER: Model = Model::new("gave_way_by_a_helper", || {
 })
 .preemptions(1);
 
-/// The timer that was relied on is replaced, and its successor fires.
+/// The timer that was relied on is replaced, and the new one fires.
 const LEFT_FOR_A_REPLACED: Model = Model::new("left_for_a_replaced", || {
     let world = World::new();
-    // So that who fires the new one has not looked at the old one.
+    // So that the thread that fires the new timer has not looked at the old one.
     world.given_behind_a_gap(1, 7, 5);
     let done = Rc::new(Left::new(0));
     let author = leave_and(&world, &done, |world| world.relies_on(1, 1));
@@ -283,7 +284,7 @@ const LEFT_FOR_A_REPLACED: Model = Model::new("left_for_a_replaced", || {
 .plain_preemptions(0)
 .without_stale_places();
 
-/// As any other timer on a node that is used again, it relies on what the worker has promised there.
+/// As any other timer on a reused node, it relies on what the worker has promised there.
 const ON_A_USED_NODE: Model = Model::new("on_a_used_node", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -358,7 +359,7 @@ fn a_node_used_again_is_announced() {
 fn to_begin_or_to_give_way_must_be_one_step() {
     let publish = place("word.rs", "self.0.compare_exchange(seen.0, pending.0");
     let give_way = place("word.rs", "self.0.compare_exchange(seen.0, dead");
-    // Who cancels meets the other on his way in, and the other has seen the old timer still.
+    // The canceller meets the new timer on its way in, while its author has still seen the old timer.
     let model = OLD_ONE_ENDS.preemptions(3);
     model.kills(publish, Change::Tear, "given back, given back, left");
     model.kills(give_way, Change::Tear, "given back, given back, left");
@@ -367,8 +368,8 @@ fn to_begin_or_to_give_way_must_be_one_step() {
 #[test]
 fn who_relies_on_a_timer_must_tell_it() {
     let relies = place("word.rs", "self.0.fetch_add(0, Release)); matches!");
-    // (Who gives way to the old one has drawn a ticket before, which tells as much to who takes the old one out, unless he reads an old
-    // line: loom does not come upon that.)
+    // (An author that gives way to the old timer has drawn a ticket before. That publishes as much to the thread that
+    // takes the old timer out, unless the author reads an old line: loom does not come upon that.)
     for model in [LEFT_FOR_THE_OLD, LEFT_FOR_A_REPLACED] {
         model.kills(relies, Change::DropRelease, "fired without what was left for it");
     }

@@ -26,7 +26,7 @@ const CANCEL_OR_FIRE: Model = Model::new("cancel_or_fire", || {
 })
 .preemptions(4);
 
-/// Two callers cancel, one by key and one by identity. The one who comes second sees what the first did before.
+/// Two callers cancel, one by key and one by identity. The second one sees what the first did before.
 const CANCEL_TWICE: Model = Model::new("cancel_twice", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -52,7 +52,7 @@ const CANCEL_TWICE: Model = Model::new("cancel_twice", || {
     world.end();
 });
 
-/// What a batch has seen of a timer is gone, and its node has another one, of the same hash.
+/// The timer that a batch has seen is gone, and its node has another one, of the same hash.
 const CANCEL_AS_SEEN_OR_REUSE: Model = Model::new("cancel_as_seen_or_reuse", || {
     let world = World::new();
     world.given(1, 7, 5);

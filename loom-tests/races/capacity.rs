@@ -1,4 +1,4 @@
-//! Room for timers goes from stripe to stripe, and whoever asks finds it wherever it is.
+//! Room for timers goes from stripe to stripe, and a thread that asks for it finds it wherever it is.
 
 #[path = "../../src/capacity.rs"]
 #[allow(dead_code, unused_imports, reason = "the models use a part of it")]
@@ -27,7 +27,7 @@ const GOING_ROUND: Model = Model::new("going_round", || {
     outcome("found");
 });
 
-/// Two ask for the last place.
+/// Two threads ask for the last place.
 const ONE_FOR_TWO: Model = Model::new("one_for_two", || {
     let capacity = Rc::new(Capacity::new(Some(1), 2));
     let other = spawn({
@@ -42,7 +42,7 @@ const ONE_FOR_TWO: Model = Model::new("one_for_two", || {
     assert!(capacity.take(&ordinal(0)) && !capacity.take(&ordinal(1)));
 });
 
-/// Two give to one stripe.
+/// Two threads give to one stripe.
 const GIVEN_BY_TWO: Model = Model::new("given_by_two", || {
     let capacity = Rc::new(Capacity::new(Some(2), 1));
     assert!(capacity.take(&ordinal(0)) && capacity.take(&ordinal(0)));
@@ -56,7 +56,7 @@ const GIVEN_BY_TWO: Model = Model::new("given_by_two", || {
     outcome("given");
 });
 
-/// One gives one place, then two; who got two of them knows that there is a third.
+/// One thread gives one place, then two; the other, which has got two of them, knows that there is a third.
 const GIVEN_AND_TAKEN: Model = Model::new("given_and_taken", || {
     let capacity = Rc::new(Capacity::new(Some(3), 2));
     (0..3).for_each(|_| assert!(capacity.take(&ordinal(0))));
@@ -75,7 +75,7 @@ const GIVEN_AND_TAKEN: Model = Model::new("given_and_taken", || {
 })
 .preemptions(2);
 
-/// A timer too many is paid for by the next one that ends, whoever meets whom.
+/// A timer too many is paid for by the next one that ends, whichever comes first.
 const DEBT_OR_GIVE: Model = Model::new("debt_or_give", || {
     let capacity = Rc::new(Capacity::new(Some(1), 2));
     assert!(capacity.take(&ordinal(0)));
@@ -91,7 +91,7 @@ const DEBT_OR_GIVE: Model = Model::new("debt_or_give", || {
     outcome("paid");
 });
 
-/// Two timers too many, at the same time.
+/// Two timers too many at the same time.
 const TWO_DEBTS: Model = Model::new("two_debts", || {
     let capacity = Rc::new(Capacity::new(Some(1), 1));
     assert!(capacity.take(&ordinal(0)));
@@ -106,7 +106,7 @@ const TWO_DEBTS: Model = Model::new("two_debts", || {
     outcome("owed");
 });
 
-/// Two take the places of two timers that have ended, of which one is owed.
+/// Two threads take the places of two ended timers, of which one is owed.
 const ONE_DEBT_FOR_TWO: Model = Model::new("one_debt_for_two", || {
     let capacity = Rc::new(Capacity::new(Some(2), 1));
     assert!(capacity.take(&ordinal(0)) && capacity.take(&ordinal(0)));

@@ -55,7 +55,7 @@ const SEAL_OR_CANCEL: Model = Model::new("seal_or_cancel", || {
 })
 .preemptions(3);
 
-/// In a batch, which has seen the timer before its line was frozen, perhaps.
+/// The cancel is in a batch, which may have seen the timer before its line was frozen.
 const SEAL_OR_CANCEL_AS_SEEN: Model = Model::new("seal_or_cancel_as_seen", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -122,7 +122,7 @@ fn two_and_the_sealer(answers: [Answer; 2], closed: &[u32]) {
     }
 }
 
-/// Two authors of one key, whom the sealer comes upon.
+/// Two authors of one key, which the sealer meets.
 const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
     let world = World::new();
     let authors = [(1, 7), (2, 8)].map(|(thread, value)| {
@@ -137,7 +137,8 @@ const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
 .plain_preemptions(0)
 .without_stale_places();
 
-/// As before, and the sealer may meet both timers on their way in: both authors may be stopped there, while it comes last.
+/// As before, and the sealer may meet both timers on their way in: both authors may stop there, with the sealer coming
+/// last.
 const SEAL_LAST_OF_THREE: Model = Model::new("seal_last_of_three", || {
     let world = World::new();
     let author = spawn({
@@ -204,7 +205,8 @@ fn the_sealer_must_see_what_it_claims() {
     SEAL_OR_SCHEDULE.kills(place("line.rs", "Pair(self.0.load(Acquire))"), Change::DropAcquire, "Causality violation");
 }
 
-/// Who meets a frozen line sees that the shard is sealed, too: else he looks for another line again and again.
+/// An author that meets a frozen line also sees that the shard is sealed: otherwise it looks for another line again and
+/// again.
 #[test]
 fn a_refused_author_must_come_to_know_it() {
     let freeze = place("line.rs", "let last = self.0.fetch_or(FROZEN, Release)");

@@ -5,7 +5,7 @@ use crate::support::{
     Change, Model, Named, Run, TICK_0, World, join, ordinal, outcome, parameter, place, set_parameter, spawn,
 };
 
-/// Somebody who replaces another timer of the same hash takes the node out while the worker finishes its timer.
+/// While the worker finishes a timer, a thread that replaces another timer of the same hash takes its node out.
 const FINISH_OR_UNLINK: Model = Model::new("finish_or_unlink", || {
     let world = World::new();
     let node = world.given(1, 7, 5).node;
@@ -35,8 +35,8 @@ fn comes_back_once<K: Named>(world: &World<K>, node: u32, passer: u32) {
     assert_eq!(next.iter().filter(|&&next| next == node).count(), 1, "the node is lost, or there twice: {next:?}");
 }
 
-/// The same of a timer whose key needs no drop: then nobody is told that it is done, unless somebody else took its node out.
-/// `run` is its callback.
+/// The same for a timer whose key needs no drop: then its end is reported to no thread, unless another thread took its
+/// node out. `run` is its callback.
 fn finish_plain_or_unlink(run: impl FnOnce(&World<u32>, Run) -> (u32, u32)) {
     let world = World::<u32>::with_keys();
     let timer = world.given(1, 7, 5);
@@ -67,7 +67,7 @@ const PLAIN_FINISH_OR_UNLINK: Model = Model::new("plain_finish_or_unlink", || {
 .preemptions(2)
 .reclaims_early();
 
-/// The same, and another thread runs the callback, and finishes the timer.
+/// The same, but another thread runs the callback and finishes the timer.
 const HANDED_ON_OR_UNLINK: Model = Model::new("handed_on_or_unlink", || {
     finish_plain_or_unlink(|world, claimed| {
         let world = world.clone();
@@ -77,7 +77,7 @@ const HANDED_ON_OR_UNLINK: Model = Model::new("handed_on_or_unlink", || {
 .preemptions(2)
 .reclaims_early();
 
-/// The same of timers that are cancelled: one by its identity, one by its key.
+/// The same for cancelled timers: one by its identity, one by its key.
 const CANCEL_OR_UNLINK: Model = Model::new("cancel_or_unlink", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -102,7 +102,7 @@ const CANCEL_OR_UNLINK: Model = Model::new("cancel_or_unlink", || {
 .plain_preemptions(1)
 .reclaims_early();
 
-/// A node is free, and used again while somebody asks for the timer that it once was.
+/// A node is free, and reused, while a thread asks for the timer that it once was.
 const LONG_GONE_OR_REUSE: Model = Model::new("long_gone_or_reuse", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -118,8 +118,8 @@ const LONG_GONE_OR_REUSE: Model = Model::new("long_gone_or_reuse", || {
 })
 .reclaims_early();
 
-/// The scheduler goes while a callback is still on its way, of a timer that was due or of one that was claimed ahead of
-/// time; whoever comes second drops the key.
+/// The last handle is dropped while a callback is still on its way, of a timer that was due or of one that was claimed
+/// ahead of time. Whichever comes second drops the key.
 const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -149,7 +149,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     assert_eq!(join(goer), [], "its value was taken");
 });
 
-/// The scheduler goes while somebody cancels by a timer's handle, and the worker takes a last turn.
+/// The last handle is dropped while a thread cancels by a timer's handle, and the worker takes a last turn.
 const CANCEL_OR_GO: Model = Model::new("cancel_or_go", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -178,7 +178,7 @@ const CANCEL_OR_GO: Model = Model::new("cancel_or_go", || {
 .preemptions(2)
 .reclaims_early();
 
-/// The scheduler goes while somebody moves a timer by its handle.
+/// The last handle is dropped while a thread moves a timer by its handle.
 const MOVE_OR_GO: Model = Model::new("move_or_go", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);

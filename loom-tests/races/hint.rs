@@ -5,7 +5,7 @@
 
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
 
-/// A caller moves the timer away and back to before that, while the worker looks because of the first deadline.
+/// A caller moves the timer away, and then back a little, while the worker looks because of the first deadline.
 const MOVED_TWICE: Model = Model::new("moved_twice", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -28,12 +28,12 @@ const MOVED_TWICE: Model = Model::new("moved_twice", || {
 })
 .preemptions(4);
 
-/// Rule 1. An author stops for ever at any step of its move to 5; another caller's move to 8 is kept all the same.
+/// Rule 1. An author stops for ever at any step of its move to 5; another caller's move to 8 is kept nevertheless.
 const A_STALLED_AUTHOR_DELAYS_NOBODY: Model = Model::new("a_stalled_author_delays_nobody", || {
     let world = World::new();
     let timer = world.given(1, 7, 20);
     let mut worker = world.worker();
-    // Joined when all is over: until then it may be anywhere.
+    // Joined at the very end: until then it may be anywhere.
     let author = spawn({
         let world = world.clone();
         move || world.reschedule_this(1, timer, 5)
@@ -50,7 +50,7 @@ const A_STALLED_AUTHOR_DELAYS_NOBODY: Model = Model::new("a_stalled_author_delay
 })
 .preemptions(3);
 
-/// Rule 3. An author's hint is looked at before its promise is made; the promise must not be made any more.
+/// Rule 3. An author's hint is looked at before its promise is made; the promise must not be made after that.
 const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
     let world = World::new();
     let timer = world.given(1, 7, 20);
@@ -96,7 +96,7 @@ const A_PROMISE_OUTLIVES_ITS_TIMER: Model = Model::new("a_promise_outlives_its_t
 .preemptions(4)
 .reclaims_early();
 
-/// As before, and somebody meets the new timer on its way in, and publishes it for its author.
+/// As before, and a thread meets the new timer on its way in, and publishes it for its author.
 const PUBLISHED_BY_A_HELPER: Model = Model::new("published_by_a_helper", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -118,7 +118,7 @@ const PUBLISHED_BY_A_HELPER: Model = Model::new("published_by_a_helper", || {
 .preemptions(3)
 .reclaims_early();
 
-/// As before without the helper, but the next timer is due at that very look. Only its word tells the worker of it.
+/// As before without the helper, but the next timer is due at that very look. Only its word shows it to the worker.
 const A_LOOK_MEETS_THE_NEXT_TIMER: Model = Model::new("a_look_meets_the_next_timer", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -258,7 +258,7 @@ fn the_look_must_be_a_read_modify_write() {
     MOVED_TWICE.kills(move_to, Change::DropAcquire, "fired late");
 }
 
-/// What a promise stands for must be seen by whoever relies on it: a caller, or the worker.
+/// What a promise stands for must be seen by the thread that relies on it: a caller, or the worker.
 #[test]
 fn promises_must_be_acquired() {
     let load = place("hint.rs", "Promise(self.0.load(Ordering::Acquire))");
@@ -274,7 +274,7 @@ fn promises_must_be_one_step() {
     A_LATE_PROMISE_IS_VOID.kills(promise, Change::Tear, "fired late");
 }
 
-/// The new timer of a used node is published to the worker by its word, and the look before it to the author.
+/// The word of a reused node publishes its new timer to the worker, and the look before it to the author.
 #[test]
 fn a_node_used_again_must_be_published_and_observed() {
     let allocate = place("word.rs", "self.0.swap(Word::tentative(repeats).0");

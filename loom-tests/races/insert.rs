@@ -22,7 +22,7 @@ const ONE_KEY_TWICE: Model = Model::new("one_key_twice", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// They claim cells in different pairs, and neither has looked at the other's pair for an empty one since.
+/// They claim cells in different pairs, and neither has looked for an empty cell in the other's pair since.
 const ONE_KEY_TWICE_AROUND_A_GAP: Model = Model::new("one_key_twice_around_a_gap", || {
     let world = World::new();
     world.given(5, 1, 9);
@@ -62,7 +62,7 @@ const TWO_KEYS_OF_ONE_HASH: Model = Model::new("two_keys_of_one_hash", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// The same, while one of them goes again.
+/// The same, while one of the two ends.
 const INSERT_BESIDE_A_REMOVAL: Model = Model::new("insert_beside_a_removal", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -79,7 +79,8 @@ const INSERT_BESIDE_A_REMOVAL: Model = Model::new("insert_beside_a_removal", || 
 .preemptions(2)
 .plain_preemptions(1);
 
-/// Both start a key whose timer has fired, and whose callback ends meanwhile: neither takes that for the other, or the other for that.
+/// Both start a key whose timer has fired, and whose callback ends meanwhile: neither takes the dead timer for the
+/// other's, or the other's for the dead one.
 const BESIDE_A_DEAD_ONE: Model = Model::new("beside_a_dead_one", || {
     let world = World::new();
     world.given(1, 9, 4);
@@ -101,7 +102,7 @@ const BESIDE_A_DEAD_ONE: Model = Model::new("beside_a_dead_one", || {
 .preemptions(2)
 .plain_preemptions(1);
 
-/// An author, and a reader who sees it all or nothing.
+/// An author, and a reader that sees the whole timer or nothing.
 const SEEN_WHOLE_OR_NOT: Model = Model::new("seen_whole_or_not", || {
     let world = World::new();
     let author = spawn({
@@ -136,7 +137,7 @@ fn a_reader_sees_a_new_timer_whole_or_not_at_all() {
 fn linking_must_be_one_step_that_publishes() {
     let link = place("line.rs", "self.0.compare_exchange(seen.0, seen.with(side, cell).0");
     ONE_KEY_TWICE.kills(link, Change::Tear, "replaced, replaced, due, left");
-    // Of two who claim, one at least sees the other.
+    // Of two threads that claim, at least one sees the other.
     let scan = place("line.rs", "Pair(self.0.load(SeqCst))");
     ONE_KEY_TWICE_AROUND_A_GAP.kills(scan, Change::WeakenFence, "replaced, replaced, left");
     TWO_KEYS_OF_ONE_HASH.kills(link, Change::Tear, "neither hides the other");

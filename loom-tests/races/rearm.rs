@@ -1,4 +1,5 @@
-//! A timer that repeats comes back after its callback, unless somebody has ended it meanwhile: one of the two, never both.
+//! A timer that repeats comes back after its callback, unless a call has ended it meanwhile: one of the two, never
+//! both.
 
 use crate::shard::Identity;
 use crate::support::{
@@ -17,7 +18,7 @@ fn firing(world: &World) -> (Worker, Run) {
     (worker, run)
 }
 
-/// It begins to fire while somebody cancels.
+/// It begins to fire while a caller cancels.
 const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel", || {
     let world = World::new();
     world.given_repeating(1, 7, 5);
@@ -43,7 +44,8 @@ const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel", || {
 })
 .reclaims_early();
 
-/// It begins to fire while it is moved to the deadline that it has: what the caller did before comes before the callback.
+/// It begins to fire while it is moved to the deadline that it has already: what the caller did before comes before the
+/// callback.
 const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
     let world = World::new();
     let timer = world.given_repeating(1, 7, 5);
@@ -70,7 +72,7 @@ const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
     world.end();
 });
 
-/// Somebody fires it ahead of its time; who finds it pending no more sees what came before that.
+/// A thread fires it ahead of its time. A caller that finds it no longer pending sees what came before that.
 const FIRED_AND_TOLD: Model = Model::new("fired_and_told", || {
     let world = World::new();
     let timer = world.given_repeating(1, 7, 5);
@@ -89,7 +91,7 @@ const FIRED_AND_TOLD: Model = Model::new("fired_and_told", || {
     world.end();
 });
 
-/// The callback is over, and wants to come back, while somebody cancels.
+/// The callback is over, and the timer is to come back, while a caller cancels.
 const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
     let world = World::new();
     let (mut worker, run) = firing(&world);
@@ -110,7 +112,7 @@ const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel", || {
 })
 .reclaims_early();
 
-/// It comes back while somebody moves it: true, whichever comes first, and the move counts.
+/// It comes back while a caller moves it: the answer is true, whichever comes first, and the move counts.
 const COME_BACK_OR_MOVE: Model = Model::new("come_back_or_move", || {
     let world = World::new();
     let (mut worker, run) = firing(&world);
@@ -128,7 +130,7 @@ const COME_BACK_OR_MOVE: Model = Model::new("come_back_or_move", || {
     world.end();
 });
 
-/// It is done while somebody moves it: either the move finds nothing, or it comes back.
+/// It is done while a caller moves it: either the move finds nothing, or the timer comes back.
 const DONE_OR_MOVE: Model = Model::new("done_or_move", || {
     let world = World::new();
     let (mut worker, run) = firing(&world);
@@ -169,13 +171,13 @@ const COME_BACK_OR_REPLACE: Model = Model::new("come_back_or_replace", || {
 })
 .reclaims_early();
 
-/// It is done while somebody ends it: both would take its node out, and it comes back once, when both are done. Who ends it could do
-/// with a node.
+/// It is done while a caller ends it. Both would take its node out; the node comes back once, when both are done. The
+/// caller that ends it could do with a node.
 fn done_or_ended(end: impl FnOnce(&World, Identity) -> Option<u32>) {
     let world = World::new();
     let timer = world.given_repeating(1, 7, 5);
     let run = world.fire_now(0, timer);
-    // Not the other way round: what the first thread does first pins at once, and then nothing comes back.
+    // Not the other way round: the first thread's first operation pins at once, and then nothing comes back.
     let runner = spawn({
         let world = world.clone();
         move || world.run_ends(1, run, None, 5)
@@ -194,7 +196,7 @@ const DONE_OR_CANCEL: Model =
 const DONE_OR_CANCEL_THIS: Model =
     Model::new("done_or_cancel_this", || done_or_ended(|world, timer| world.cancel_this(0, timer))).reclaims_early();
 
-/// As before, and it is ended by a new timer of its key.
+/// As before, but a new timer of its key ends it.
 const DONE_OR_REPLACE: Model = Model::new("done_or_replace", || {
     let world = World::new();
     let (worker, run) = firing(&world);
@@ -263,7 +265,7 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
 })
 .reclaims_early();
 
-/// The callback is over, and wants to come back, while the last handle goes.
+/// The callback is over, and the timer is to come back, while the last handle is dropped.
 const COME_BACK_OR_GO: Model = Model::new("come_back_or_go", || {
     let world = World::new();
     let (worker, run) = firing(&world);
@@ -281,8 +283,8 @@ const COME_BACK_OR_GO: Model = Model::new("come_back_or_go", || {
     world.drop_keys();
 });
 
-/// The last handle goes, and stops before its operation number `parameter()`; meanwhile the timer fires, and comes back to the deadline
-/// that it had. Its word is the same again, its value is not.
+/// The last handle is dropped, and the dropping thread stops before its operation number `parameter()`. Meanwhile the
+/// timer fires, and comes back to the deadline that it had. Its word is the same again, its value is not.
 const FIRE_AGAIN_OR_GO: Model = Model::new("fire_again_or_go", || {
     let world = World::new();
     world.given_repeating(1, 7, 5);
@@ -332,7 +334,7 @@ const COME_BACK_OR_LOOK: Model = Model::new("come_back_or_look", || {
 })
 .preemptions(4);
 
-/// Whoever cancels a timer that has come back finds its value as the callback left it.
+/// A caller that cancels a timer that has come back finds its value as the callback left it.
 const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
     let world = World::new();
     let (worker, run) = firing(&world);
@@ -346,7 +348,8 @@ const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
     world.end();
 });
 
-/// The callback is over, and wants to come back, but somebody has stopped it; who looks for it then in vain sees what came before that.
+/// The callback is over, and the timer is to come back, but a caller has stopped it. A thread that then looks for it in
+/// vain sees what came before that.
 const STOPPED_AND_TOLD: Model = Model::new("stopped_and_told", || {
     let world = World::<u32>::with_keys();
     let run = world.fire_now(0, world.given_repeating(1, 7, 5));
@@ -432,7 +435,8 @@ fn what_comes_back_as_the_last_handle_goes_is_dropped_once() {
     set_parameter(3);
     FIRE_AGAIN_OR_GO.reaches(&["came back, went"]);
     FIRE_AGAIN_OR_GO.kills(fired, Change::DropRelease, "Causality violation");
-    // The look before the exchange or the exchange must acquire the new value; so both are mutated, and all that stands between them.
+    // Either the look before the exchange or the exchange itself must acquire the new value. So both are mutated, and
+    // everything between them.
     let look = place("word.rs", "Word(self.0.load(Acquire)) }");
     let exchange = place("word.rs", "Word::replaced_by(successor).0, AcqRel");
     let both = Lines { last_line: exchange.last_line, ..look };

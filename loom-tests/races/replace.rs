@@ -46,7 +46,7 @@ const REPLACE_OR_CANCEL: Model = Model::new("replace_or_cancel", || {
     world.end();
 });
 
-/// What a batch has seen of the old timer leads to it, or nowhere.
+/// What a batch has seen of the old timer leads to that timer, or nowhere.
 const REPLACE_OR_CANCEL_AS_SEEN: Model = Model::new("replace_or_cancel_as_seen", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -64,7 +64,7 @@ const REPLACE_OR_CANCEL_AS_SEEN: Model = Model::new("replace_or_cancel_as_seen",
 })
 .preemptions(2);
 
-/// By its identity the old timer is found ended only by one who sees what the author did before.
+/// A thread that finds the old timer ended, by its identity, sees what the author did before.
 const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -151,7 +151,7 @@ const REPLACE_TWICE: Model = Model::new("replace_twice", || {
 })
 .preemptions(2);
 
-/// Another key of the same hash stands between, so that the reader is under way when the new timer comes.
+/// Another key of the same hash stands between, so that the reader is still on its way when the new timer comes.
 const NEVER_ABSENT: Model = Model::new("never_absent", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -162,7 +162,8 @@ const NEVER_ABSENT: Model = Model::new("never_absent", || {
 })
 .preemptions(3);
 
-/// The new timer comes in front of the old one: the reader has passed it by then, and finds that the old one has ended.
+/// The new timer comes in front of the old one: the reader has passed that place, and finds that the old timer has
+/// ended.
 const NEVER_ABSENT_BEHIND_A_GAP: Model = Model::new("never_absent_behind_a_gap", || {
     let world = World::new();
     world.given_behind_a_gap(1, 7, 5);
@@ -172,7 +173,7 @@ const NEVER_ABSENT_BEHIND_A_GAP: Model = Model::new("never_absent_behind_a_gap",
 })
 .preemptions(3);
 
-/// The key's timer, of value 7, is replaced while somebody looks it up.
+/// The key's timer, with value 7, is replaced while another thread looks it up.
 fn never_absent(world: &World) {
     let author = spawn({
         let world = world.clone();
@@ -185,7 +186,7 @@ fn never_absent(world: &World) {
     assert_eq!(join(author), Some(7));
 }
 
-/// Two authors and a reader: the reader meets a timer that is on its way in, and helps.
+/// Two authors and a reader: the reader meets a timer on its way in, and helps.
 const NEVER_ABSENT_BETWEEN_TWO: Model = Model::new("never_absent_between_two", || {
     let world = World::new();
     world.given(1, 7, 5);
@@ -261,7 +262,7 @@ fn the_end_of_an_old_timer_must_be_acquired() {
     PASSES_OVER_AN_END_THAT_IS_SEEN.kills(pass_over, Change::DropAcquire, "ended by a thread that is not seen");
 }
 
-/// Who has acquired a ticket knows the nodes that were there when it was drawn.
+/// A thread that has acquired a ticket knows the nodes that existed when it was drawn.
 #[test]
 fn a_ticket_must_be_released() {
     let draw = place("line.rs", "match self.0.compare_exchange(seen.0, seen.0 + 1, AcqRel, Acquire)");

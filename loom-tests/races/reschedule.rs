@@ -94,7 +94,7 @@ const THREE_WAYS: Model = Model::new("three_ways", || {
     world.end();
 });
 
-/// The timer is moved to the deadline that it has: what the caller did before comes before the callback.
+/// The timer is moved to the deadline that it has already: what the caller did before comes before the callback.
 const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
@@ -142,7 +142,8 @@ fn what_came_before_a_move_comes_before_the_callback() {
 
 #[test]
 fn a_move_a_cancel_and_the_tick_agree_on_one_end() {
-    // "moved, fired" at 8 needs the cancel to come last, after the worker's ticks: it never does, main joins it before.
+    // "moved, fired" at 8 would need the cancel to come last, after the worker's ticks. It never does: main joins it
+    // before.
     THREE_WAYS.reaches(&["cancelled", "fired", "moved, cancelled"]);
 }
 

@@ -1,4 +1,5 @@
-//! Timers that no index leads to, against what the index does for others: the seal, the end of their nodes, a stale look.
+//! Timers that no index leads to, against what the index does for other timers: the seal, the end of their nodes, a
+//! stale look.
 
 use crate::shard::Repeats;
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
@@ -9,7 +10,7 @@ fn begin(world: &World, thread: u32, value: u32, tick: u64) -> bool {
     world.schedule_unindexed(thread, value, tick, Repeats::Never).is_ok()
 }
 
-/// The first one of its kind in the shard.
+/// The first such timer of the shard.
 const SEAL_OR_FIRST: Model = Model::new("seal_or_first", || {
     let world = World::new();
     let author = spawn({
@@ -26,7 +27,7 @@ const SEAL_OR_FIRST: Model = Model::new("seal_or_first", || {
     world.end();
 });
 
-/// One more, on a node that was never used.
+/// A further one, on a node that was never used.
 const SEAL_OR_NEXT: Model = Model::new("seal_or_next", || {
     let world = World::new();
     world.given_unindexed(6, 5);
@@ -43,7 +44,7 @@ const SEAL_OR_NEXT: Model = Model::new("seal_or_next", || {
     world.end();
 });
 
-/// One more, on the node of one that has ended.
+/// A further one, on the node of one that has ended.
 const SEAL_OR_REUSE: Model = Model::new("seal_or_reuse", || {
     let world = World::new();
     let first = world.given_unindexed(6, 5);
@@ -62,7 +63,7 @@ const SEAL_OR_REUSE: Model = Model::new("seal_or_reuse", || {
 })
 .reclaims_early();
 
-/// Two authors, one of whom says for both that there are such timers.
+/// Two authors, one of which announces for both that there are such timers.
 const SEAL_OR_TWO: Model = Model::new("seal_or_two", || {
     let world = World::new();
     let authors = [(1, 7), (2, 8)].map(|(thread, value)| {
@@ -102,7 +103,7 @@ const FIRE_OR_CANCEL: Model = Model::new("fire_or_cancel_unindexed", || {
 })
 .reclaims_early();
 
-/// A cancelled timer's promise stays with its node; the next one on the node relies on it while the worker looks.
+/// A cancelled timer's promise stays with its node; the next timer on the node relies on it while the worker looks.
 const A_PROMISE_OUTLIVES_ITS_TIMER: Model = Model::new("an_unindexed_timers_promise", || {
     let world = World::new();
     let first = world.given_unindexed(7, 5);
@@ -124,7 +125,7 @@ const A_PROMISE_OUTLIVES_ITS_TIMER: Model = Model::new("an_unindexed_timers_prom
 .preemptions(4)
 .reclaims_early();
 
-/// As before, but the next timer is due at that very look. Only its word tells the worker of it.
+/// As before, but the next timer is due at that very look. Only its word shows it to the worker.
 const A_LOOK_MEETS_THE_NEXT_TIMER: Model = Model::new("a_look_meets_the_next_unindexed", || {
     let world = World::new();
     let first = world.given_unindexed(7, 5);
@@ -145,7 +146,8 @@ const A_LOOK_MEETS_THE_NEXT_TIMER: Model = Model::new("a_look_meets_the_next_uni
 })
 .reclaims_early();
 
-/// It repeats, and its callback is over while somebody ends it. Whoever runs the callback retires the node, which is used again.
+/// It repeats, and its callback is over while a caller ends it. The thread that runs the callback retires the node,
+/// which is used again.
 const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel_unindexed", || {
     let world = World::new();
     let timer = world.schedule_unindexed(0, 7, 5, Repeats::IfWanted).expect("not sealed");
@@ -171,7 +173,7 @@ const COME_BACK_OR_CANCEL: Model = Model::new("come_back_or_cancel_unindexed", |
 })
 .reclaims_early();
 
-/// As before, and it is the seal that ends it.
+/// As before, but the seal ends it.
 const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal_unindexed", || {
     let world = World::new();
     world.schedule_unindexed(0, 7, 5, Repeats::IfWanted).expect("not sealed");
@@ -193,8 +195,8 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal_unindexed", || {
 })
 .reclaims_early();
 
-/// One that repeats begins on a used node while the shard is sealed, and an old hint of the node finds it due before its author goes on.
-/// It may fire, but must not come back where nobody would end it.
+/// One that repeats begins on a reused node while the shard is sealed, and an old hint of the node finds it due before
+/// its author goes on. It may fire, but must not come back where no thread would end it.
 const SEAL_OR_REUSE_AND_FIRE: Model = Model::new("seal_or_reuse_and_fire", || {
     let world = World::new();
     let first = world.given_unindexed(6, 5);
@@ -219,7 +221,7 @@ const SEAL_OR_REUSE_AND_FIRE: Model = Model::new("seal_or_reuse_and_fire", || {
 })
 .reclaims_early();
 
-/// The index refuses a node, on which its author then begins another timer, while the sealer passes.
+/// The index refuses a node, on which its author then begins another timer, while the sealer passes by.
 const SEAL_OR_REFUSED_NODE: Model = Model::new("seal_or_refused_node", || {
     let world = World::new();
     let first = world.given_unindexed(6, 5);
@@ -239,7 +241,7 @@ const SEAL_OR_REFUSED_NODE: Model = Model::new("seal_or_refused_node", || {
 })
 .reclaims_early();
 
-/// The last handle goes while the callback of one that repeats is over.
+/// The last handle is dropped when the callback of one that repeats is over.
 const COME_BACK_OR_LAST_HANDLE: Model = Model::new("come_back_or_last_handle_unindexed", || {
     let world = World::new();
     world.schedule_unindexed(0, 7, 5, Repeats::IfWanted).expect("not sealed");
@@ -261,7 +263,7 @@ const COME_BACK_OR_LAST_HANDLE: Model = Model::new("come_back_or_last_handle_uni
 })
 .reclaims_early();
 
-/// Who is refused knows what the sealer did before.
+/// An author that is refused knows what the sealer did before.
 const REFUSED_AND_TOLD: Model = Model::new("refused_and_told", || {
     let world = World::new();
     let done = Rc::new(AtomicU64::new(0));
@@ -308,7 +310,7 @@ fn a_timer_without_index_has_a_hint() {
     A_LOOK_MEETS_THE_NEXT_TIMER.reaches(&[vec![], vec![8]]);
 }
 
-/// Each of the three steps in which author and sealer meet, torn, and without what makes the one see the other.
+/// Each of the three steps in which author and sealer meet: torn, and without the ordering by which one sees the other.
 #[test]
 fn author_and_sealer_must_meet() {
     let lost = "accepted, closed";

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-/// The shipped files, to find a place by what is written there.
+/// The shipped files, to find a place by its text.
 const SOURCES: &[(&str, &str)] = &[
     ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
@@ -37,10 +37,10 @@ const SOURCES: &[(&str, &str)] = &[
     ("src/shard/word.rs", include_str!("../../src/shard/word.rs")),
 ];
 
-/// Where an atomic operation was done, and which.
+/// Where an atomic operation was done, and which operation it was.
 type Places = BTreeSet<(Place, Operation)>;
 
-/// The lines where `snippet` stands, white space aside. It must stand in that file exactly once.
+/// The lines of `snippet`, white space aside. It must stand in that file exactly once.
 pub(crate) fn place(file: &str, snippet: &str) -> Lines {
     let (file, source) = SOURCES
         .iter()
@@ -61,7 +61,8 @@ pub(crate) fn place(file: &str, snippet: &str) -> Lines {
     Lines { file, first_line: lines[found[0]], last_line: lines[last], column: 0 }
 }
 
-/// More than this and the model must be made smaller: a failure, where loom's own limits would make it a pass.
+/// With more executions than this, the model must be made smaller: a failure, where loom's own limits would make it a
+/// pass.
 const MAX_EXECUTIONS: u64 = 300_000;
 const TOO_MANY: &str = "the model is too large to be explored";
 
@@ -69,12 +70,12 @@ const TOO_MANY: &str = "the model is too large to be explored";
 #[derive(Clone, Copy)]
 pub(crate) struct Model {
     pub(crate) name: &'static str,
-    /// How often a thread may be interrupted; `None`: as often as it likes.
+    /// How often a thread may be interrupted; `None`: without limit.
     pub(crate) preemptions: Option<usize>,
-    /// Reclaim as early as it is legal; else not before the end of the model.
+    /// Whether to reclaim as early as is legal, or not before the end of the model.
     pub(crate) reclaim_early: bool,
     pub(crate) plain_preemptions: Option<usize>,
-    /// Explored with one stale place at a time, too.
+    /// Whether it is also explored with one stale place at a time.
     pub(crate) stale_places: bool,
     pub(crate) run: fn(),
 }
@@ -88,7 +89,7 @@ impl Model {
         Self { preemptions: Some(bound), plain_preemptions: Some(bound), ..self }
     }
 
-    /// With plain loads, which loom may have to explore more of.
+    /// The bound for plain loads, with which loom may have to explore more.
     pub(crate) const fn plain_preemptions(self, bound: usize) -> Self {
         Self { plain_preemptions: Some(bound), ..self }
     }
@@ -101,7 +102,7 @@ impl Model {
         Self { stale_places: false, ..self }
     }
 
-    /// Passes, and reaches exactly these outcomes, counting both ways of loading.
+    /// Checks that the model passes, and reaches exactly these outcomes, over all ways of loading.
     pub(crate) fn reaches<O: Debug>(&self, expected: &[O]) {
         let mut outcomes = BTreeSet::new();
         let [mut visible, mut plain, mut stale] = [0; 3];
@@ -122,8 +123,8 @@ impl Model {
         assert_eq!(outcomes, expected, "{}: the outcomes reached are not those expected", self.name);
     }
 
-    /// Explores with visible loads, with plain loads, and for each place that loads, of those that the first way has reached: that one
-    /// plain, all the others visible. Until one way fails.
+    /// Explores with visible loads, then with plain loads, and then for each place that loads among those that the
+    /// first way reached: that one plain, all others visible. Stops at the first way that fails.
     fn in_each_way(&self, mut explore: impl FnMut(Loads) -> Result<Places, String>) -> Result<(), String> {
         let places = explore(Loads::Visible)?;
         explore(Loads::Plain)?;
@@ -131,7 +132,7 @@ impl Model {
         loads.map(|(place, _)| Loads::StaleAt((*place).into())).try_for_each(|loads| explore(loads).map(drop))
     }
 
-    /// With this fault in the shipped code the model fails, and for this reason.
+    /// Checks that the model fails with this fault in the shipped code, and for this reason.
     #[track_caller]
     pub(crate) fn kills(&self, lines: Lines, change: Change, reason: &str) {
         match self.fails(lines, change) {
@@ -142,15 +143,15 @@ impl Model {
         }
     }
 
-    /// How the model fails with this fault in the shipped code, if it does. With few interruptions first: most faults need no more, and
-    /// there are far fewer ways.
+    /// How the model fails with this fault in the shipped code, if it does. Starts with few interruptions: most faults
+    /// need no more, and there are far fewer executions.
     pub(crate) fn fails(&self, lines: Lines, change: Change) -> Option<String> {
         let mut fewer = (1..self.preemptions.unwrap_or(3)).map(|bound| self.preemptions(bound));
         let failure = fewer.find_map(|model| model.fails_as_it_is(lines, change, false));
         failure.or_else(|| self.fails_as_it_is(lines, change, true))
     }
 
-    /// With few interruptions, it may pass without a way to these lines.
+    /// With few interruptions, the model may pass without reaching these lines.
     fn fails_as_it_is(&self, lines: Lines, change: Change, must_reach: bool) -> Option<String> {
         let explored = self.in_each_way(|loads| {
             let explored = self.explore(loads, Some((lines, change)));
@@ -176,7 +177,7 @@ impl Model {
         // Never from the environment: a run that ends early would pass.
         (builder.max_duration, builder.max_permutations) = (None, None);
         builder.preemption_bound = match loads {
-            // One of some thirty runs, so each is smaller: one or two preemptions show what one stale load does.
+            // One of some thirty runs, so each is kept smaller: one or two preemptions show what one stale load does.
             Loads::StaleAt(_) => Some(self.preemptions.map_or(2, |bound| (bound - 1).min(2))),
             Loads::Plain => self.plain_preemptions,
             Loads::Visible => self.preemptions,
@@ -228,12 +229,12 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes what this execution of the model came to.
+/// Notes the outcome of this execution of the model.
 pub(crate) fn outcome(outcome: impl Debug) {
     OUTCOMES.with_borrow_mut(|outcomes| outcomes.insert(format!("{outcome:?}")));
 }
 
-/// Keeps the message of the first panic of an execution, and keeps quiet about those of models.
+/// Keeps the message of the first panic of an execution, and prints nothing about panics of models.
 fn record_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -256,7 +257,7 @@ thread_local! {
     static PARAMETER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A number that a test sets for its model, which cannot capture anything.
+/// A number that a test sets for its model, as a model cannot capture anything.
 pub(crate) fn parameter() -> usize {
     PARAMETER.get()
 }
@@ -270,7 +271,7 @@ pub(crate) fn spawn<R: 'static>(run: impl FnOnce() -> R + 'static) -> loom::thre
     loom::thread::spawn(run)
 }
 
-/// As `spawn` and `join`: what the thread answered.
+/// Joins the thread. Returns its answer.
 pub(crate) fn join<R>(handle: loom::thread::JoinHandle<R>) -> R {
     handle.join().expect("a thread of a model panicked")
 }
@@ -300,10 +301,10 @@ fn changes(operation: Operation) -> Vec<Change> {
     changes
 }
 
-/// Tries every change of an ordering and every torn operation at every place that the models reach; one line for each
-/// on standard output and in `target/loom-sweep/<file>.txt`: `killed` or `SURVIVED`, place, change, by whom and why.
-/// With `SHARDWHEEL_SWEEP=word.rs,hint.rs` only at the places of those files. What another file's models have noticed, by
-/// the reports that are there, is not tried again.
+/// Tries every change of an ordering and every torn operation at every place that the models reach. Writes one line for
+/// each to standard output and to `target/loom-sweep/<file>.txt`: `killed` or `SURVIVED`, place, change, by which model
+/// and why. With `SHARDWHEEL_SWEEP=word.rs,hint.rs`, only at the places of those files. A fault that another file's
+/// models have noticed, according to the existing reports, is not tried again.
 pub(crate) fn sweep(file: &str, models: &[Model]) {
     use std::fmt::Write as _;
     let mut places = BTreeSet::new();
@@ -354,7 +355,7 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     std::fs::write(folder.join(format!("{file}.txt")), report).expect("a file for the report");
 }
 
-/// True if a model has become too large, perhaps by the fault: that says nothing about what it does.
+/// True if a model has become too large, perhaps because of the fault: that shows nothing about the fault.
 fn is_limit(failure: &str) -> bool {
     failure.contains(TOO_MANY) || failure.contains("maximum number of branches")
 }
@@ -372,7 +373,7 @@ fn noticed_faults(folder: &std::path::Path) -> BTreeSet<String> {
 
 // --- freed memory is kept until the end of the execution ------------------------------------------------------------
 
-/// Frees nothing that the epoch gives back before the execution is over, but overwrites it: whoever still uses it
+/// Frees nothing that the epoch gives back before the execution is over, but overwrites it: a thread that still uses it
 /// finds garbage, every time.
 struct Quarantine;
 

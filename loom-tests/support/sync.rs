@@ -1,24 +1,25 @@
 //! `src/sync.rs` made of loom's types: the same names, so that the files of `src/shard` compile against either.
 //!
-//! Every atomic operation knows the line that it was called from ([`Place`]). Through that a test can make loads
-//! *visible*, or break exactly one place of the shipped code; see [`super::support`] and `loom-tests/README.md`.
+//! Every atomic operation knows the line that it was called from ([`Place`]). With it, a test can make loads *visible*,
+//! or break exactly one place of the shipped code; see [`super::support`] and `loom-tests/README.md`.
 
 #![allow(dead_code, reason = "not every model uses every part; `src/sync.rs` itself is checked by the library")]
 
-/// Sizes of the model, and what is the same in all.
+/// Sizes of the model, and what all models have in common.
 pub(crate) mod size {
     pub(crate) use crate::size::*;
 
-    /// Each is an atomic, of which loom keeps an account. No model needs an index above 63; a fault that leads further is noticed.
+    /// Each segment is an atomic, which costs loom bookkeeping. No model needs an index above 63; a fault that leads
+    /// further is noticed.
     pub(crate) const SEGMENT_COUNT: usize = 6;
-    /// Three cells to a line, and full with two of them.
+    /// A line has three cells, and is full with two.
     pub(crate) const PAIRS: usize = 2;
     pub(crate) const LINE_LOAD: u32 = 2;
     /// Callers grow the index as soon as it is full.
     pub(crate) const CROWDED: u32 = 1;
-    /// A thread's own, and another.
+    /// A thread's own list, and another one.
     pub(crate) const RIPE_LISTS: usize = 2;
-    /// They step aside as soon as there is any use in that.
+    /// Threads step aside as soon as that is of any use.
     pub(crate) const WAITING_BATCHES: u64 = 0;
 }
 pub(crate) use std::sync::atomic::Ordering;
@@ -44,7 +45,7 @@ impl Place {
     }
 }
 
-/// What is done at a place, with which orderings.
+/// What is done at a place, and with which orderings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Operation {
     Load(Order),
@@ -56,7 +57,7 @@ pub(crate) enum Operation {
     Fence(Order),
 }
 
-/// `Ordering`, ordered.
+/// `Ordering`, with an order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Order {
     Relaxed,
@@ -116,19 +117,19 @@ pub(crate) enum Change {
     DropRelease,
     /// An exchange that fails acquires nothing.
     RelaxFailure,
-    /// A fence is not there.
+    /// A fence is left out.
     DropFence,
-    /// A fence is there, but is not in one order with the others.
+    /// A fence stays, but has no common order with the others.
     WeakenFence,
     /// A read-modify-write becomes a load and a store.
     Tear,
     /// An exchange pretends to have succeeded, or a store to have happened, and happens only after the same thread's
     /// next operation at the other place.
     Postpone(Lines),
-    /// Writes another value than the code says: of the value that was expected (a store expects 0), and the one to be
+    /// Writes another value than the code says: computed from the expected value (for a store, 0) and the one to be
     /// written.
     Rewrite(fn(u64, u64) -> u64),
-    /// A load takes what it finds and leaves this value: a claim.
+    /// A load takes what it finds and leaves this value: it claims.
     LoadBecomesSwap(u64),
 }
 
@@ -156,7 +157,7 @@ impl Lines {
     }
 }
 
-/// How loom is made to see loads.
+/// How loom gets to see loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Loads {
     /// As they are: they may be stale, but loom overlooks interleavings between a load and what follows it.
@@ -164,7 +165,7 @@ pub(crate) enum Loads {
     Plain,
     /// Each load is a compare-exchange that fails: never stale, and all interleavings are explored.
     Visible,
-    /// Visible everywhere but in this place.
+    /// Visible everywhere except in this place.
     StaleAt(Lines),
 }
 
@@ -182,7 +183,7 @@ type Postponed = (Lines, loom::thread::ThreadId, Box<dyn FnOnce()>);
 thread_local! {
     static SETTING: Cell<Setting> = Cell::default();
     static IN_MODEL: Cell<bool> = const { Cell::new(false) };
-    /// By the address of the place, which is quicker to compare.
+    /// By the address of the `Location`, which is quicker to compare.
     static PLACES: RefCell<BTreeMap<(usize, Operation), Place>> = RefCell::default();
     static MUTANT_WAS_REACHED: Cell<bool> = const { Cell::new(false) };
     static POSTPONED: RefCell<Vec<Postponed>> = const { RefCell::new(Vec::new()) };
@@ -218,7 +219,7 @@ pub(crate) fn mutant_was_reached() -> bool {
     MUTANT_WAS_REACHED.get()
 }
 
-/// Where an atomic operation was done since `configure`, and which; nothing if not all loads are visible.
+/// Where atomic operations were done since `configure`, and which; nothing if not all loads are visible.
 pub(crate) fn recorded_places() -> BTreeSet<(Place, Operation)> {
     PLACES.with_borrow(|places| places.iter().map(|(&(_, operation), &place)| (place, operation)).collect())
 }
@@ -252,7 +253,8 @@ impl Gate {
     }
 }
 
-/// The calling thread stops before its operation number `operation` from now (0: the next one), until the gate opens.
+/// Makes the calling thread stop before its operation number `operation` from now (0: the next one), until the gate
+/// opens.
 pub(crate) fn stall_at_gate(operation: usize, gate: &Rc<Gate>) {
     let stall = Stall {
         thread: loom::thread::current().id(),
@@ -285,7 +287,7 @@ fn stop_if_stalled() {
     }
 }
 
-/// The fault at this place, if the setting has one here.
+/// The fault at this place, if the setting has one for it.
 fn change_at(location: &'static Location<'static>, operation: Operation) -> Option<Change> {
     stop_if_stalled();
     let setting = SETTING.get();
@@ -322,7 +324,7 @@ fn postpone(until: Lines, operation: impl FnOnce() + 'static) {
     POSTPONED.with_borrow_mut(|list| list.push((until, current, Box::new(operation))));
 }
 
-/// After an operation at `location`: performs what this thread had postponed until now.
+/// Called after an operation at `location`: performs what this thread had postponed until now.
 fn after(location: &'static Location<'static>) {
     let due = POSTPONED.with_borrow_mut(|list| {
         if list.is_empty() {
@@ -338,21 +340,21 @@ fn after(location: &'static Location<'static>) {
     }
 }
 
-/// False while a failed model is being taken apart, too: loom is gone then, so nothing may be asked of it.
+/// Also false while a failed model is being taken apart: loom is gone then, so it must not be called.
 fn in_model() -> bool {
     IN_MODEL.get() && !std::thread::panicking()
 }
 
-/// Written over by [`super::support`]'s allocator when the memory is freed.
+/// [`super::support`]'s allocator overwrites it when the memory is freed.
 const ALIVE: u64 = 0x5ca1_ab1e_0ddb_a11c;
 
-/// The value of a compare-exchange that must fail.
+/// The expected value of a compare-exchange that must fail.
 const IMPOSSIBLE: u64 = 0xfeed_face_cafe_beef;
 
 macro_rules! atomic {
     ($name:ident, $model:ty, $plain:ty, $value:ty, $impossible:expr) => {
         pub(crate) struct $name {
-            /// `None` if made outside of a model, as by the unit tests that come with the shipped files.
+            /// `None` if made outside of a model, as in the unit tests that come with the shipped files.
             inner: Option<$model>,
             /// Used outside of a model, and while a failed one is taken apart.
             plain: $plain,
@@ -370,11 +372,11 @@ macro_rules! atomic {
                 Self { inner: in_model().then(|| <$model>::new(value)), plain: <$plain>::new(value), alive: ALIVE }
             }
 
-            /// A copy, which outlives the memory if that is freed while another thread's turn comes first.
+            /// A copy, which outlives the memory if another thread's turn comes first and frees it.
             fn inner(&self) -> ManuallyDrop<$model> {
                 self.assert_alive();
                 let inner = self.inner.as_ref().expect("made in the model that uses it");
-                // SAFETY: it is but a number by which loom knows the object, and has nothing to drop.
+                // SAFETY: it is only a number by which loom knows the object, and has nothing to drop.
                 ManuallyDrop::new(unsafe { std::ptr::read(inner) })
             }
 
@@ -382,13 +384,14 @@ macro_rules! atomic {
                 assert!(self.alive == ALIVE, "used after it was freed");
             }
 
-            /// After an operation of this atomic.
+            /// Called after an operation of this atomic.
             fn after(&self, location: &'static Location<'static>) {
                 self.assert_alive();
                 after(location);
             }
 
-            /// A load that loom takes for a write, so that it also explores what may come between it and the next one.
+            /// A load that loom takes for a write, so that it also explores what may come between this operation and
+            /// the next.
             fn read_latest(&self, order: Ordering) -> $value {
                 match self.inner().compare_exchange($impossible, $impossible, Ordering::Relaxed, order) {
                     Ok(value) | Err(value) => value,
@@ -413,8 +416,9 @@ macro_rules! atomic {
                 };
                 let order = match change_at(location, Operation::Load(order.into())) {
                     None if order == Ordering::SeqCst => {
-                        // loom takes such a load for one that acquires. One that may be stale is in one order with all others if a fence
-                        // comes before it; that would publish more than it should, so a visible one has none.
+                        // loom takes such a load for one that acquires. One that may be stale gets its place in the one
+                        // order by a fence before it; that would publish more than it should, so a visible load has
+                        // none.
                         if !visible {
                             loom::sync::atomic::fence(Ordering::SeqCst);
                         }
@@ -699,7 +703,8 @@ pub(crate) fn fence(order: Ordering) {
     after(location);
 }
 
-/// None: a SeqCst load that may be stale has a fence of its own here, and no other one misses what its thread has acquired.
+/// Does nothing: a SeqCst load that may be stale has a fence of its own here, and no other load misses what its thread
+/// has acquired.
 pub(crate) fn fence_after_acquire() {}
 
 /// A cell that loom watches: an access that no happens-before orders after the last conflicting one fails the model.
@@ -764,7 +769,7 @@ pub(crate) mod memory {
     }
 
     /// # Safety
-    /// None needed: there is memory behind everything.
+    /// None needed: all items have memory already.
     pub(crate) unsafe fn populate<T>(_items: *mut T, _len: usize, _range: Range<usize>, _touch: impl Fn(&T)) {}
 
     /// # Safety
@@ -775,12 +780,12 @@ pub(crate) mod memory {
     }
 }
 
-/// Sleeping and waking as `futex` does it: looking at the counter and falling asleep are one step for everybody else.
-/// If nobody wakes the sleeper, loom finds a deadlock.
+/// Sleeping and waking as `futex` does it: to look at the counter and to fall asleep are one step for all other
+/// threads. If no thread wakes the sleeper, loom finds a deadlock.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     count: AtomicU32,
-    /// Whom the system would wake. Kept where loom does not see it: it orders nothing.
+    /// The thread that the system would wake. Kept where loom does not see it: it orders nothing.
     sleeper: Cell<Option<SleeperId>>,
 }
 
@@ -826,10 +831,11 @@ impl Event {
 /// Reclamation as crossbeam-epoch promises it, without crossbeam's own atomics (which loom cannot see).
 ///
 /// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs
-/// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. What orders it is
-/// what orders it in crossbeam: a guard that goes releases, and whoever runs something deferred acquires from all guards that
-/// were pinned before that, gone by then or not; a guard from after a `defer` sees what led to it. No lock, no other edge: not
-/// even the fences of `pin` and `defer`, to which loom gives more meaning than the language does.
+/// at that very moment, on the thread of the last such guard: crossbeam may take longer, never less. It is ordered by
+/// what orders it in crossbeam: a guard that goes releases, and the thread that runs something deferred acquires from
+/// all guards that were pinned before that, whether or not they were gone by then; a guard that is pinned after a
+/// `defer` sees what led to it. There is no lock, and no other edge: not even the fences of `pin` and `defer`, to which
+/// loom gives more meaning than the language does.
 pub(crate) mod epoch {
     use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
     use loom::sync::atomic::AtomicU64;
@@ -843,20 +849,21 @@ pub(crate) mod epoch {
 
     struct Deferred {
         waits_for: BTreeSet<u64>,
-        /// The guards to acquire from: those, and of each thread the last that was gone.
+        /// The guards to acquire from: those, and of each thread the last one that was gone.
         comes_after: BTreeSet<u64>,
         run: Box<dyn FnOnce()>,
     }
 
-    /// What loom sees. Made before the model's threads are, so that each of them may use it; changed by read-modify-writes,
-    /// which read the latest and hide no release.
+    /// The atomics that loom sees. Made before the model's threads, so that each of these may use them; changed by
+    /// read-modify-writes, which read the latest value and hide no release.
     #[derive(Default)]
     struct Edges {
-        /// From a guard that goes to whoever runs something deferred: each has one of its own, as long as there are few.
+        /// From a guard that goes to the thread that runs something deferred. Each guard has one of its own, as long as
+        /// there are few.
         gone: [AtomicU64; 32],
         /// From each `defer` to the guards after it.
         deferred: AtomicU64,
-        /// Orders nothing: a moment at which another thread may run.
+        /// Orders nothing: a point at which another thread may run.
         away: AtomicU64,
     }
 
@@ -865,7 +872,7 @@ pub(crate) mod epoch {
         pinned: BTreeSet<u64>,
         last_gone: HashMap<ThreadId, u64>,
         deferred: VecDeque<Deferred>,
-        /// How often anything was deferred, and of that, what a thread has acquired.
+        /// How often something was deferred; and how many of those deferrals each thread has acquired.
         defer_count: u64,
         acquired: HashMap<ThreadId, u64>,
         /// `None` if nothing is reclaimed before the end.
@@ -899,7 +906,7 @@ pub(crate) mod epoch {
         }
     }
 
-    /// The end of a model: nobody is pinned any more, so whatever was deferred runs.
+    /// The end of a model: no thread is pinned any more, so everything deferred runs.
     pub(crate) fn finish() {
         assert!(BOOK.with_borrow(|book| book.pinned.is_empty()), "a guard outlives the model");
         while let Some(deferred) = BOOK.with_borrow_mut(|book| book.deferred.pop_front()) {
@@ -918,7 +925,7 @@ pub(crate) mod epoch {
         Guard { id }
     }
 
-    /// No model holds two guards at a time, so a thread can always leave. While it has, others may run.
+    /// No model holds two guards at a time, so a thread can always unpin. While it has, other threads may run.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         unpin(guard.id);
         if let Some(edges) = edges() {

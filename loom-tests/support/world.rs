@@ -1,4 +1,4 @@
-//! A shard, callers and a worker, small enough for a model; and the ledger that every key and value must balance in.
+//! A shard, callers and a worker, small enough for a model; and the ledger in which every key and value must balance.
 
 use super::Gate;
 use crate::shard::{
@@ -14,7 +14,8 @@ pub(crate) const TICK_0: u64 = 100;
 /// Stripes of the mailbox.
 const STRIPES: usize = 2;
 
-/// A number that a thread of a model has for itself: whatever it starts and ends goes through it. The worker's is 0.
+/// The number of a model's thread, which no other one uses: it starts and ends everything through it. The worker's is
+/// 0.
 pub(crate) fn ordinal(thread: u32) -> Ordinal {
     // SAFETY: a model that gave one number to two threads at once would fail, because loom sees what is kept under it.
     unsafe { Ordinal::assume(thread) }
@@ -83,7 +84,7 @@ pub(crate) struct Key {
     entry: usize,
 }
 
-/// What a model's timers have for keys.
+/// The types of key of a model's timers.
 pub(crate) trait Named: Eq + Send + Sync + 'static {
     fn new(name: u32) -> Self;
     fn name(&self) -> u32;
@@ -108,7 +109,7 @@ impl Named for u32 {
     }
 }
 
-/// Keys 1, 11, 21 share a hash. Its leading bits choose the line, so odd ones part from even ones first.
+/// Keys 1, 11, 21 share a hash. Its leading bits choose the line, so the first split parts odd keys from even ones.
 fn hash(name: u32) -> u32 {
     (name % 10).reverse_bits()
 }
@@ -180,7 +181,7 @@ impl<K: Named> World<K> {
         Self { shard: Rc::new(Shard::new(STRIPES, BATCH, Tick(TICK_0))) }
     }
 
-    /// The identity, and the value that it replaced. `Err` if the shard is sealed.
+    /// Returns the timer's identity, and the value that it replaced. `Err` if the shard is sealed.
     pub(crate) fn schedule(
         &self,
         thread: u32,
@@ -212,7 +213,7 @@ impl<K: Named> World<K> {
         }
     }
 
-    /// The value, if there is a timer of the key.
+    /// Returns the value if the key has a timer already.
     pub(crate) fn schedule_if_absent(
         &self,
         thread: u32,
@@ -230,7 +231,7 @@ impl<K: Named> World<K> {
         }
     }
 
-    /// A timer that no index leads to.
+    /// Starts a timer that no index leads to.
     pub(crate) fn schedule_unindexed(
         &self,
         thread: u32,
@@ -250,7 +251,7 @@ impl<K: Named> World<K> {
         }
     }
 
-    /// Before the threads start.
+    /// As `schedule_unindexed`, before the threads start.
     pub(crate) fn given_unindexed(&self, value: u32, tick: u64) -> Identity {
         self.schedule_unindexed(0, value, tick, Repeats::Never).expect("not sealed")
     }
@@ -261,7 +262,7 @@ impl<K: Named> World<K> {
         self.shard.relies_on(spot, |k| k.name() == key, &Access::new(&ordinal))
     }
 
-    /// Schedules, whatever that replaces.
+    /// Schedules, and drops what that replaces.
     pub(crate) fn start(&self, thread: u32, key: u32, value: u32, tick: u64) {
         self.schedule(thread, key, value, tick).expect("not sealed");
     }
@@ -292,7 +293,7 @@ impl<K: Named> World<K> {
         Some(Run { node, value })
     }
 
-    /// As `fire`, of a timer that is known by its identity.
+    /// As `fire`, for a timer that is known by its identity.
     pub(crate) fn fire_now(&self, thread: u32, timer: Identity) -> Run {
         let ordinal = ordinal(thread);
         let claim = self.shard.claim_this(timer, Purpose::Fire, &Access::new(&ordinal));
@@ -300,7 +301,7 @@ impl<K: Named> World<K> {
         Run { node, value }
     }
 
-    /// The callback of a timer that repeats is over: true if the timer has come back.
+    /// Ends the callback of a timer that repeats. True if the timer has come back.
     pub(crate) fn run_ends(&self, thread: u32, run: Run, next: Option<u64>, now: u64) -> bool {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
@@ -315,7 +316,7 @@ impl<K: Named> World<K> {
         }
     }
 
-    /// Before the guard is taken, as the callers do.
+    /// Called before the guard is taken, as the callers do.
     fn spot(&self, key: u32) -> Spot {
         self.shard.spot(hash(key))
     }
@@ -326,7 +327,7 @@ impl<K: Named> World<K> {
         self.shard.cancel(spot, None, |k| k.name() == key, &access).map(|value| value.name)
     }
 
-    /// As `cancel`, in a batch: goes on from what was seen of the key's line before.
+    /// As `cancel`, in a batch: goes on from what it saw of the key's line before.
     pub(crate) fn cancel_as_seen(&self, thread: u32, key: u32) -> Option<u32> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
         let access = Access::new(&ordinal);
@@ -356,7 +357,7 @@ impl<K: Named> World<K> {
         Some(due.expect("no model waits for ever").0 - TICK_0)
     }
 
-    /// The callback of a timer that does not repeat: reads the key, and finishes the timer.
+    /// Runs the callback of a timer that does not repeat: reads the key, and finishes the timer.
     pub(crate) fn run(&self, thread: u32, Run { node, value }: Run) -> (u32, u32) {
         let ordinal = ordinal(thread);
         let key = self.shard.with_claimed_key(&node, K::name);
@@ -364,7 +365,7 @@ impl<K: Named> World<K> {
         (key, value.name)
     }
 
-    /// Seals the shard; the names of the values that were pending.
+    /// Seals the shard. Returns the names of the values that were pending.
     pub(crate) fn seal(&self) -> Vec<u32> {
         self.seal_as(0)
     }
@@ -384,18 +385,18 @@ impl<K: Named> World<K> {
             .collect()
     }
 
-    /// The last handle goes; the names of the values that were pending.
+    /// Drops the last handle. Returns the names of the values that were pending.
     pub(crate) fn go(&self) -> Vec<u32> {
         let mut values = Vec::new();
         self.shard.end_all();
-        // SAFETY: in a model there is one who goes; and it starts no timer and looks no key up meanwhile, or afterwards.
+        // SAFETY: in a model one thread does this; and it starts no timer and looks no key up meanwhile, or afterwards.
         unsafe { self.shard.take_values(|value| values.push(value.name)) };
         // SAFETY: as above.
         unsafe { self.shard.drop_leftover_keys() };
         values
     }
 
-    /// After all threads: nothing is left, and every key goes.
+    /// Called after all threads have ended: nothing is left, and every key is dropped.
     pub(crate) fn end(self) {
         let left = self.seal();
         assert!(left.is_empty(), "values {left:?} never fired");
@@ -423,7 +424,7 @@ pub(crate) struct Worker {
     pub(crate) runs: Vec<Run>,
 }
 
-/// A callback that runs.
+/// A callback that is running.
 #[derive(Debug)]
 pub(crate) struct Run {
     node: ClaimedNode,
@@ -431,7 +432,7 @@ pub(crate) struct Run {
 }
 
 impl Worker {
-    /// One turn at a tick: takes the mailbox in, looks wherever a hint is due.
+    /// One turn at a tick: takes the mailbox in, and looks wherever a hint is due.
     pub(crate) fn turn(&mut self, tick: u64) {
         let now = Tick(TICK_0 + tick);
         let shard = &*self.world.shard;
@@ -466,7 +467,7 @@ impl Worker {
         }
     }
 
-    /// Ticks that pass when all callers have returned: whatever is due then fires exactly then.
+    /// Lets ticks pass when all callers have returned: what is due then fires exactly then.
     pub(crate) fn settle(&mut self, ticks: std::ops::RangeInclusive<u64>) {
         let from = *ticks.start();
         let before = self.firings.len();

@@ -28,7 +28,8 @@ pub enum CacheError {
     Limit(usize),
     /// [`Builder::jitter`] is not at least 0 and less than 1. Permanent.
     Jitter(f64),
-    /// The scheduler of the timers could not be started: a setting of its own, or a thread that the system refuses.
+    /// The scheduler of the timers could not be started: one of its own settings is out of range, or the system refuses
+    /// a thread. Permanent or transient as the [`BuildError`] inside.
     Scheduler(BuildError),
 }
 
@@ -61,6 +62,9 @@ impl std::error::Error for CacheError {
 /// let cache = Cache::builder(Duration::from_secs(60))
 ///     .jitter(0.1)
 ///     .limit(100_000)
+///     .tick(Duration::from_millis(50))
+///     .shards(2)
+///     .thread_name("sessions")
 ///     .listener(|key: &u64, value: &String, cause| println!("{key}: {value} left, {cause:?}"))
 ///     .build()?;
 /// # drop(cache);
@@ -110,38 +114,86 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// By how much each TTL is made longer or shorter at random, so that what was inserted together does not expire, and is
-    /// not loaded again, together. Default 0.05, for 5 % either way; accepted 0 (off) or more and less than 1.
+    /// By what fraction of it each TTL is made longer or shorter at random, so that entries inserted together do not
+    /// expire, and are not loaded again, together. Default 0.05, for 5 % either way; accepted 0 (off) or more and less
+    /// than 1.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(100)).jitter(0.1).build_manual()?;
+    /// for key in 0..1000 {
+    ///     cache.insert(key, "value");
+    /// }
+    /// clock.advance(Duration::from_secs(89));
+    /// assert_eq!(cache.len(), 1000, "each lives for 90 seconds at least");
+    /// clock.advance(Duration::from_secs(11));
+    /// assert!((1..1000).contains(&cache.len()));
+    /// clock.advance(Duration::from_secs(11));
+    /// assert_eq!(cache.len(), 0, "and for 110 seconds at most");
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = fraction;
         self
     }
 
-    /// The most entries; one more, and the least recently used one leaves. Default: no limit; accepted 1 or more.
+    /// The most entries that the cache keeps; with one more, the least recently used one leaves. Costs each write a
+    /// short lock. Default: no limit; accepted 1 or more.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).limit(2).build()?;
+    /// cache.insert("a", 1);
+    /// cache.insert("b", 2);
+    /// assert_eq!(cache.get("a"), Some(1));
+    /// cache.insert("c", 3);
+    /// assert!(cache.contains("a") && cache.contains("c"));
+    /// assert!(!cache.contains("b"), "it was the least recently used one");
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn limit(mut self, most_entries: usize) -> Self {
         self.limit = Some(most_entries);
         self
     }
 
-    /// The quantum of time in which entries that expired are taken out, as [`crate::Builder::tick`]. Default 10 ms. What has expired is
-    /// not to be seen even before; but until it is taken out it has its place within the [`limit`](Self::limit).
+    /// The quantum of time in which expired entries are taken out, as [`crate::Builder::tick`]. Default 10 ms; accepted
+    /// 10 us to 1 h. An expired entry is never seen, even before that; but until it is taken out, it has its place
+    /// within the [`limit`](Self::limit).
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// The shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default 1. (One more thread, for all
-    /// of them, works ahead while their number grows.)
+    /// The number of shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default
+    /// 1; accepted 1 to 1024. (One more thread, for all of them, works ahead while the number of timers grows.)
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = count;
         self
     }
 
-    /// Who takes expired entries out and tells the listener of them. Default: with a listener threads of the cache's own,
-    /// as of a scheduler ([`crate::Builder::executor`]); without, the workers themselves.
+    /// Who takes expired entries out and calls the listener for them. Default: with a listener, threads of the cache's
+    /// own, as for a scheduler ([`crate::Builder::executor`]); without one, the workers themselves.
     ///
-    /// Entries of a job that the executor drops are never seen again, but count until their keys are used again; with a limit they keep
-    /// their values, too, and leave for new ones in their turn.
+    /// Entries in a job that the executor drops are never seen again, but count until their keys are used again; with a
+    /// limit they also keep their values, and make room for new ones in their turn.
+    ///
+    /// ```
+    /// use shardwheel::Executor;
+    /// use shardwheel::cache::{Cache, Cause};
+    /// use std::time::Duration;
+    ///
+    /// let (sender, ended) = std::sync::mpsc::channel();
+    /// // The listener only passes a message on, so the worker itself may call it.
+    /// let cache = Cache::builder(Duration::from_millis(5))
+    ///     .executor(Executor::Inline)
+    ///     .listener(move |key: &u64, _: &String, cause| drop(sender.send((*key, cause))))
+    ///     .build()?;
+    /// cache.insert(7, "seven".to_owned());
+    /// assert_eq!(ended.recv(), Ok((7, Cause::Expired)));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn executor(mut self, executor: Executor) -> Self {
         self.executor = Some(executor);
         self
@@ -153,9 +205,23 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Called once for each entry that has left, with how it ended: on the thread that ended it, or on the executor if its
-    /// timer did. It may use the cache, by a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep it for ever. A panic is
-    /// caught and counted.
+    /// Called once for each entry that has left, with the cause: on the thread that ended the entry, whose call takes
+    /// that much longer, or on the executor if the entry's timer did. The listener may use the cache through a
+    /// [`Weak`](std::sync::Weak); an [`Arc`] would keep the cache alive for ever. A panic is caught and counted.
+    ///
+    /// ```
+    /// # use shardwheel::cache::{Cache, Cause};
+    /// # use std::time::Duration;
+    /// let (sender, ended) = std::sync::mpsc::channel();
+    /// let listener = move |key: &u64, value: &char, cause| drop(sender.send((*key, *value, cause)));
+    /// let cache = Cache::builder(Duration::from_secs(60)).listener(listener).build()?;
+    /// cache.insert(1, 'a');
+    /// cache.insert(1, 'b');
+    /// cache.remove(&1);
+    /// assert_eq!(ended.recv(), Ok((1, 'a', Cause::Replaced)));
+    /// assert_eq!(ended.recv(), Ok((1, 'b', Cause::Removed)));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn listener(mut self, listener: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
         self
@@ -185,10 +251,12 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Starts the cache.
+    /// Starts the cache, and the threads of its timers.
     ///
     /// # Errors
-    /// A setting out of range, or a thread that the system refuses to start. Nothing is left running then.
+    /// [`CacheError::Ttl`], [`CacheError::Limit`] and [`CacheError::Jitter`] for a setting out of range (permanent);
+    /// [`CacheError::Scheduler`] for a setting or a thread of the timers' scheduler (as the error inside). Nothing is
+    /// left running then.
     pub fn build(self) -> Result<Cache<K, V, S>, CacheError> {
         self.check()?;
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
@@ -199,8 +267,9 @@ where
         Ok(Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) })
     }
 
-    /// A cache without threads, on a clock that stands still until it is moved: for tests. The listener runs on the thread
-    /// that moves the clock; the executor and thread name settings are not used.
+    /// As [`build`](Self::build), without threads, on a clock that stands still until it is moved: for tests. The
+    /// listener of what expires runs on the thread that moves the clock; the executor and thread name settings are not
+    /// used.
     ///
     /// ```
     /// use shardwheel::cache::Cache;
@@ -216,7 +285,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// A setting out of range.
+    /// A setting out of range, as for [`build`](Self::build): permanent.
     pub fn build_manual(self) -> Result<(Cache<K, V, S>, ManualClock), CacheError> {
         self.check()?;
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
@@ -234,7 +303,7 @@ where
         if self.limit == Some(0) {
             return Err(CacheError::Limit(0));
         }
-        // Not a number is in no range.
+        // NaN is in no range.
         if !(0.0..1.0).contains(&self.jitter) {
             return Err(CacheError::Jitter(self.jitter));
         }
@@ -250,7 +319,7 @@ where
         };
         match (&self.executor, &self.listener) {
             (Some(executor), _) => builder.executor(executor.clone()),
-            // Of the user's nothing runs but destructors, and the keys' `Hash` and `Eq`: not worth a pool.
+            // No code of the user's runs but destructors and the keys' `Eq`: not worth a pool.
             (None, None) => builder.executor(Executor::Inline),
             (None, Some(_)) => builder,
         }

@@ -1,7 +1,8 @@
 //! One entry, and what decides about it.
 //!
-//! An entry belongs to its timer: the timer's value is what keeps it alive, the map refers to it weakly. Who gets the
-//! entry out of the scheduler, by cancelling the timer or because it fired, ends it; the scheduler gives it to one only.
+//! An entry belongs to its timer: it is the timer's value, and the map refers to it weakly. (With a limit, the order of
+//! use keeps it alive, too, until it leaves.) The thread that gets the entry out of the scheduler, by cancelling the
+//! timer or because it fired, ends the entry; the scheduler gives it to one thread only.
 
 use super::ended::Ended;
 use super::hashed::Hashed;
@@ -14,7 +15,7 @@ pub(super) struct Entry<K, V> {
     pub(super) id: u64,
     pub(super) key: Arc<Hashed<K>>,
     pub(super) value: V,
-    /// `None`: never.
+    /// `None`: it never expires.
     pub(super) deadline: Option<Instant>,
     pub(super) mark: Mark,
     pub(super) ended: Ended,
@@ -25,7 +26,8 @@ pub(super) struct Entry<K, V> {
 pub(super) struct Mark {
     /// The stamp of the last use.
     pub(super) used: AtomicU64,
-    /// The stamp under which it is filed, 0 if it is not, the last number if it will never be. Changed under the lock only.
+    /// The stamp under which it is filed; 0 if it is not, the largest number if it never will be. Changed under the
+    /// lock only.
     pub(super) filed: AtomicU64,
 }
 
@@ -38,7 +40,7 @@ impl<K, V> Entry<K, V> {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// The value of an entry that has left; a clone, if somebody is reading it.
+    /// The value of an entry that has left; a clone, if another thread is reading it.
     pub(super) fn into_value(entry: Arc<Self>) -> V
     where
         V: Clone,

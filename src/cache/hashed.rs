@@ -1,5 +1,5 @@
-//! A key with its hash. That is asked for once, at the beginning of a call: a key that panics or stalls while it is hashed does so before
-//! anything is half done, and maps grow without the user's code.
+//! A key with its hash, which is computed once, at the beginning of a call: a key that panics or stalls while it is
+//! hashed does so before anything is half done, and maps grow without running the user's code.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ pub(super) struct Hashed<K> {
     pub(super) key: K,
 }
 
-/// What is looked for: a key, or what it borrows as.
+/// What a call looks for: a key, or what it borrows as.
 pub(super) struct Sought<'a, Q: ?Sized> {
     hash: u64,
     key: &'a Q,

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::hash::RandomState;
 use std::time::Duration;
 
-/// What the jitter is told in parts of.
+/// One, in fixed point: the jitter counts in parts of it.
 const WHOLE: u128 = 1 << 32;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Lifetime {
         self.ttl
     }
 
-    /// `ttl` with the jitter of entry `id`: evenly spread.
+    /// `ttl` with the jitter of entry `id`, which is spread evenly.
     pub(super) fn of(&self, ttl: Duration, id: u64) -> Duration {
         if self.jitter == 0 || ttl == Duration::MAX {
             return ttl;

@@ -13,12 +13,13 @@ use std::sync::atomic::{
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Why a value could not be loaded. Nothing is stored; who asks next loads again.
+/// Why a value could not be loaded. Nothing is stored; the next call loads again.
 #[non_exhaustive]
 pub enum LoadError<E> {
-    /// The loader failed: this thread's, or the one that it waited for. All who waited share the error.
+    /// The loader failed: this thread's, or the one that it waited for. All that waited share the error. Transient if
+    /// the loader's failure is.
     Failed(Arc<E>),
-    /// The loader that this thread waited for panicked.
+    /// The loader that this thread waited for panicked. Transient if what made it panic is.
     Panicked,
 }
 
@@ -49,22 +50,24 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
     }
 }
 
-/// Whatever the loader's error is: a `String`, a boxed error. What it says stands in ours; it is no `source`.
+/// The loader's error may be any `E` with a message, such as a `String` or a boxed error. It need not be an `Error`, so
+/// it is no `source`; our message includes it.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for LoadError<E> {}
 
 /// How a load ended.
 #[derive(Clone)]
 pub(super) enum Outcome<V> {
     Loaded(V),
-    /// Of whatever type the loader's error is.
+    /// The loader's error, of whatever type.
     Failed(Arc<dyn Any + Send + Sync>),
     Panicked,
 }
 
-/// The loads that are under way: one of a thread, and one more for each that a load asks for in turn; as a rule one of a key.
+/// The loads that are under way: one per thread, and one more for each that a load asks for in turn; as a rule one per
+/// key.
 pub(super) struct Loads<K, V> {
     list: Mutex<Vec<Arc<Load<K, V>>>>,
-    /// So that nobody looks for one where there is none.
+    /// The length of the list, so that no thread looks into an empty one.
     count: AtomicUsize,
 }
 
@@ -77,23 +80,24 @@ struct Load<K, V> {
 
 enum Stage<V> {
     Loading,
-    /// The value is being put in. Who comes now might get one that was in the cache, and out again, before he came.
+    /// The value is being put in. A thread that comes now could get one that was in the cache, and out again, before it
+    /// came.
     Entering,
     /// `None`: nothing was loaded.
     Ended(Option<Outcome<V>>),
 }
 
-/// What falls to a thread that asks for a key.
+/// What a thread that asks for a key has to do.
 pub(super) enum Part<'a, K, V> {
-    /// To load.
+    /// Load.
     Lead(Turn<'a, K, V>),
     /// Nothing more: another thread loaded.
     Given(Outcome<V>),
-    /// To look again: the load that was under way was about to end, or there was none.
+    /// Look again: the load under way was about to end, or turned out not to be needed.
     Late,
 }
 
-/// The right to load a key. Given up without an outcome, it leaves [`Outcome::Panicked`].
+/// The right to load a key. Dropped without an outcome, it leaves [`Outcome::Panicked`].
 pub(super) struct Turn<'a, K, V> {
     loads: &'a Loads<K, V>,
     /// `None`: a load inside of this thread's own load of the key, for which nobody waits.
@@ -109,7 +113,7 @@ impl<K, V> Loads<K, V> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `change` on the list, and counts what that leaves.
+    /// Calls `change` on the list, and stores the new length.
     fn change<R>(&self, change: impl FnOnce(&mut Vec<Arc<Load<K, V>>>) -> R) -> R {
         let mut list = self.lock();
         let changed = change(&mut list);
@@ -152,20 +156,21 @@ impl<K: Eq, V> Loads<K, V> {
             return Part::Lead(Turn { loads: self, load: Some(load) });
         }
         if load.leader == own {
-            // To wait would be to wait for oneself.
+            // To wait would be to wait for itself.
             return Part::Lead(Turn { loads: self, load: None });
         }
         load.wait().map_or(Part::Late, Part::Given)
     }
 
-    /// What is being loaded for this key is not to be put in: somebody is about to change what is under it. Who asks from now on loads
-    /// anew.
+    /// Outdates the load of this key: its value is not to be put in, as the caller is about to change what is under the
+    /// key. Threads that ask from now on load anew.
     pub(super) fn outdate<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>)
     where
         K: Borrow<Q>,
     {
-        // SeqCst: pairs with the fence in `join`. Either the load there is seen here, or it sees what the caller has changed before.
-        // (As in `shard/alarm.rs`. There is no model of it: the other two steps are the user's, on whatever the loader reads.)
+        // SeqCst: pairs with the fence in `join`. Either we see the load that `join` has counted, or that load sees
+        // what the caller changed before. (As in `shard/alarm.rs`. There is no model of it: the other two steps are the
+        // user's, on whatever the loader reads.)
         fence(SeqCst);
         // Relaxed: the fences decide; the list is behind a lock.
         if self.count.load(Relaxed) > 0 {
@@ -173,7 +178,7 @@ impl<K: Eq, V> Loads<K, V> {
         }
     }
 
-    /// As `outdate`, of all keys.
+    /// As `outdate`, for all keys.
     pub(super) fn outdate_all(&self) {
         let _outdated = self.change(mem::take);
     }
@@ -190,7 +195,7 @@ impl<K, V> Load<K, V> {
 }
 
 impl<K, V: Clone> Load<K, V> {
-    /// Its outcome, if it has one, and was not about to end already.
+    /// Waits for the load to end. Its outcome, if it has one and was not already about to end when we came.
     fn wait(&self) -> Option<Outcome<V>> {
         let mut stage = self.stage();
         let is_early = matches!(*stage, Stage::Loading);
@@ -212,12 +217,13 @@ impl<K, V> Turn<'_, K, V> {
         })
     }
 
-    /// Tells all who wait. False if what was put in must go out again.
+    /// Gives the outcome to all waiting threads. False if the value that was put in must be taken out again.
     pub(super) fn finish(mut self, outcome: Outcome<V>) -> bool {
         self.end(Some(outcome))
     }
 
-    /// There was no need to load. Those who wait look for themselves: what was there may have expired before they came.
+    /// There was no need to load. The waiting threads look for themselves: the value that we found may have expired
+    /// before they came.
     pub(super) fn pass(mut self) {
         self.end(None);
     }
@@ -250,7 +256,7 @@ mod tests {
         let Part::Lead(turn) = loads.join(&key()) else { panic!("nobody else is loading") };
         thread::scope(|scope| {
             let waiting = scope.spawn(|| loads.join(&key()));
-            // The one in the list, the turn's, and the other thread's.
+            // References: the list's, the turn's, and the other thread's.
             while Arc::strong_count(&loads.lock()[0]) < 3 {
                 thread::sleep(Duration::from_millis(1));
             }

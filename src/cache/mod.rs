@@ -33,30 +33,37 @@ use std::thread;
 use std::time::Duration;
 use store::{Published, Store, Timers};
 
-/// A concurrent cache: each entry expires on its own, by a timer of its own; with a limit, the least recently used one
-/// leaves first.
+/// A concurrent cache. Each entry expires on its own, by a timer of its own; with a limit, the least recently used
+/// entry makes room for a new one.
 ///
-/// - **Never stale.** [`get`](Self::get) reads the clock and compares: an entry is never seen from its deadline on, however
-///   coarse the tick and however late the timer. The timer is what takes it out, so that nothing stays that nobody asks for.
-/// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for nobody, but for each
-///   thread's first one, which enters it in a list. Writes are lock-free but for that and three things more: with a limit, each
-///   takes one short lock, in which the order of use is kept; while anything is being loaded, another one over the list of that, in which
-///   keys of equal hash are compared (so a key's `Eq` must not use the cache); and while the map grows, they may wait for one another.
-/// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause); one of these, once. The
-///   scheduler decides, by its exact answer to who ended the entry's timer, so an old timer never touches a newer entry.
-/// - **Values leave at once**: with whoever ended the entry, or with the last `get` that is cloning it at that moment. Keys,
-///   and the memory of up to 32 entries a thread (or one for each core, if there are more), may stay until more entries have
-///   left: then whatever call comes by drops them. After a spike, the table stays until later insertions
-///   make it smaller, and the timers' memory for reuse.
-/// - **The order of use** is exact while nothing runs at the same time, and among at most 1,024 entries that were read since
-///   they last came up for eviction; beyond that, one of the 1,024 that is least recently used goes.
+/// - **Never stale.** [`get`](Self::get) reads the clock and compares: from its deadline on, an entry is never seen,
+///   however coarse the tick and however late the timer. The timer only takes it out, so that what nobody asks for does
+///   not stay.
+/// - **Reads are lock-free**: [`get`](Self::get) and [`contains`](Self::contains) take no lock and wait for no other
+///   thread, except for each thread's first read, which enters the thread in a list. Writes are lock-free with three
+///   further exceptions:
+///   - with a limit, each write takes a short lock, which guards the order of use;
+///   - while anything is being loaded, it takes another one, over the list of loads, and compares keys of equal hash
+///     under it (so a key's `Eq` must not use the cache);
+///   - while the map grows, writers may wait for one another.
+/// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause): one of these, once. The
+///   scheduler decides, since its answers say exactly who ended the entry's timer. So an old timer never touches a
+///   newer entry.
+/// - **Values leave at once**: with the thread that ended the entry, or with the last `get` that is cloning the value
+///   at that moment. Keys, and the memory of up to 32 entries per thread (or one per core, if there are more cores),
+///   may stay until more entries have left; then some later call drops them. After a spike, the table stays large until
+///   later insertions shrink it, and the timers' memory is kept for reuse.
+/// - **The order of use** is exact while no calls overlap and at most 1,024 entries were read since they last came up
+///   for eviction. If more were, the least recently used of the first 1,025 that come up leaves.
 ///
-/// Values are cloned on the way out, so large ones belong in an [`Arc`]. A cache is shared in an [`Arc`] or by reference.
-/// Dropping it drops what is in it, with no call of the listener, but for one that another thread is about to make. In the destructor of a
-/// thread-local a cache must not be used: where the map's own thread-locals have gone before, the process aborts.
+/// Values are cloned on the way out, so large ones belong in an [`Arc`]. A cache is shared in an [`Arc`] or by
+/// reference. Dropping it drops its entries without calling the listener, except for a call that another thread is
+/// about to make. Do not use a cache in the destructor of a thread-local: if the map's own thread-locals were destroyed
+/// before, the process aborts.
 ///
-/// A hit costs one reading of the clock, one look-up and a few atomic writes: some 70 ns while the caches hit, and four
-/// cache misses otherwise. An insertion starts a timer and ends that of the entry before it: 0.5 to 1.5 us.
+/// A hit costs one reading of the clock, one look-up and a few atomic writes: some 70 ns if the processor's caches hold
+/// the memory, and four cache misses otherwise. An insertion starts a timer and ends that of the entry it replaces: 0.5
+/// to 1.5 us.
 ///
 /// ```
 /// use shardwheel::cache::Cache;
@@ -93,7 +100,7 @@ where
     }
 }
 
-/// What has expired by now may still wait for its callback.
+/// Entries that have expired may still be waiting for their callbacks: `retire` keeps these from calling the listener.
 impl<K, V, S> Drop for Cache<K, V, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -110,7 +117,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// The settings of a new cache, whose entries live for `ttl` after their insertion, give or take the
-    /// [jitter](Builder::jitter): 5 % by default. [`Duration::MAX`]: for ever.
+    /// [jitter](Builder::jitter): 5 % by default. [`Duration::MAX`]: they never expire.
     pub fn builder(ttl: Duration) -> Builder<K, V> {
         Builder::new(ttl)
     }
@@ -122,7 +129,18 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The value of `key`, unless it has expired. Counts as a use, and as a hit or a miss. Lock-free.
+    /// A clone of the value of `key`, unless the entry has expired. Counts as a use, and as a hit or a miss. Lock-free.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// assert_eq!(cache.get("a"), Some(1));
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(cache.get("a"), None);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -130,7 +148,18 @@ where
         self.look_up(&self.store.sought(key))
     }
 
-    /// True if there is an entry under `key` that has not expired. Neither a use nor a hit or a miss. Lock-free.
+    /// True if there is an entry under `key` that has not expired. Counts neither as a use nor as a hit or a miss.
+    /// Lock-free.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// cache.insert("a", 1);
+    /// assert!(cache.contains("a") && !cache.contains("b"));
+    /// assert_eq!((cache.stats().hits, cache.stats().misses), (0, 0));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -138,8 +167,8 @@ where
         self.store.find(&self.store.sought(key)).is_some_and(|entry| !entry.is_expired(self.timers.now()))
     }
 
-    /// Puts an entry in, for the cache's TTL from now, [jitter](Builder::jitter) included. The value that is replaced comes back,
-    /// unless it has expired.
+    /// Puts an entry in, for the cache's TTL from now, give or take the [jitter](Builder::jitter). Returns the value
+    /// that it replaces, unless that has expired. Costs 0.5 to 1.5 us.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -156,15 +185,37 @@ where
         self.insert_with_ttl(key, value, self.lifetime.ttl())
     }
 
-    /// As [`insert`](Self::insert), with a TTL of its own; the jitter is that of the cache. [`Duration::ZERO`]: the entry
-    /// expires at once, and is never seen. [`Duration::MAX`]: never.
+    /// As [`insert`](Self::insert), with a TTL of its own, to which the cache's jitter applies. [`Duration::ZERO`]: the
+    /// entry expires at once, and is never seen. [`Duration::MAX`]: it never expires.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert_with_ttl("short", 1, Duration::from_secs(5));
+    /// cache.insert_with_ttl("for ever", 2, Duration::MAX);
+    /// clock.advance(Duration::from_secs(5));
+    /// assert_eq!((cache.get("short"), cache.get("for ever")), (None, Some(2)));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         let entry = self.entry(Arc::new(self.store.hashed(key)), value, ttl);
         self.loads.outdate(&entry.key.sought());
         if ttl.is_zero() { self.pass_by(&entry) } else { self.enter(entry) }
     }
 
-    /// Takes an entry out. `None`: it has expired or made room, or never was.
+    /// Takes the entry of `key` out, and returns its value. `None`: it has expired or made room, or never was. Costs a
+    /// look-up, and a cancel of the entry's timer.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// cache.insert("a", 1);
+    /// assert_eq!(cache.remove("a"), Some(1));
+    /// assert_eq!(cache.remove("a"), None);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -172,8 +223,8 @@ where
         self.remove_sought(&self.store.sought(key))
     }
 
-    /// Takes all entries out that are there at the call, as [`remove`](Self::remove) does. An entry that is put in meanwhile
-    /// may stay.
+    /// Takes out, one by one, all entries that are there at the call, as [`remove`](Self::remove) does. An entry that
+    /// is put in meanwhile may stay. O(n), in memory as well: it makes a list of the entries first.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -193,16 +244,20 @@ where
         }
     }
 
-    /// The value of `key`; if there is none, that of `load`, which is put in. However many threads ask for a key at the same
-    /// time, one of them loads, and the others wait for it.
+    /// The value of `key`; if there is none, the value of `load`, which is put in. However many threads ask for a key
+    /// at the same time, one of them loads, and the others wait for it.
     ///
-    /// What others do to the key meanwhile comes after the load: if they [`insert`](Self::insert) it, that entry stays, and its value is
-    /// the answer; if they [`remove`](Self::remove) it or [`clear`](Self::clear) the cache, what is being loaded, perhaps from what has
-    /// just become outdated, goes to those who have asked before, and is not put in.
+    /// What other threads do to the key during the load counts as done after it:
+    /// - if they [`insert`](Self::insert) the key, their entry stays, and its value is the answer;
+    /// - if they [`remove`](Self::remove) it or [`clear`](Self::clear) the cache, the loaded value, which may be
+    ///   outdated, goes to the threads that have asked before, and is not put in.
     ///
-    /// If `load` panics, the panic goes on here, nothing is stored, and one of those who wait calls its own `load`. A `load`
-    /// that asks the same cache for the same key loads it there and then, and only the outer one's value is put in; one that waits for
-    /// another thread, which waits for this one, waits for ever.
+    /// If `load` panics, the panic goes on in this call, nothing is stored, and one of the waiting threads calls its
+    /// own `load`. If `load` itself asks this cache for the same key, that inner call loads at once, and only the value
+    /// of the outer one is put in. A `load` that waits for a thread that waits for this load waits for ever.
+    ///
+    /// A hit costs as much as [`get`](Self::get); otherwise an insertion and a short lock, over the list of loads, come
+    /// on top of `load`.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -216,10 +271,10 @@ where
         self.get_or_insert_with_ttl(key, || (load(), self.lifetime.ttl()))
     }
 
-    /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that tells the entry's TTL as well: that of a token, or what a
-    /// server says of its answer. It counts from when the loader returns; the jitter is that of the cache. [`Duration::MAX`]: it never
-    /// expires. [`Duration::ZERO`]: the value goes to those who have asked, and is not put in: no insertion is counted, and the listener
-    /// is not told.
+    /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that also returns the entry's TTL: a token's,
+    /// or what a server says of its answer. The TTL counts from when the loader returns; the cache's jitter applies.
+    /// [`Duration::MAX`]: the entry never expires. [`Duration::ZERO`]: the value goes to the threads that have asked,
+    /// and is not put in; no insertion is counted, and the listener is not called.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -240,19 +295,19 @@ where
         loop {
             match self.join_load(&key) {
                 Part::Given(Outcome::Loaded(value)) => return value,
-                // Whoever loaded has failed; we have a loader of our own.
+                // The other thread's loader has failed; we have our own.
                 Part::Given(Outcome::Failed(_) | Outcome::Panicked) | Part::Late => {}
                 Part::Lead(turn) => return self.enter_loaded(key, load(), turn),
             }
         }
     }
 
-    /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that may fail. Nothing is stored then; who asks next
-    /// loads again.
+    /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that may fail. Then nothing is stored.
     ///
     /// # Errors
-    /// [`LoadError::Failed`] for all who waited for the loader that failed, [`LoadError::Panicked`] for those who waited for
-    /// one that panicked. (If the one that failed has another type of error, those who waited for it try their own.)
+    /// [`LoadError::Failed`] for the caller whose loader failed and for all that waited for it; [`LoadError::Panicked`]
+    /// for those that waited for a loader that panicked. Both are transient if the loader's failure is: the next call
+    /// loads again. (If the loader that failed has another type of error, those that waited for it call their own.)
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -269,11 +324,11 @@ where
         self.get_or_try_insert_with_ttl(key, || Ok((load()?, self.lifetime.ttl())))
     }
 
-    /// As [`get_or_try_insert_with`](Self::get_or_try_insert_with), with a loader that tells the entry's TTL as well, as in
-    /// [`get_or_insert_with_ttl`](Self::get_or_insert_with_ttl).
+    /// As [`get_or_try_insert_with`](Self::get_or_try_insert_with), with a loader that also returns the entry's TTL, as
+    /// in [`get_or_insert_with_ttl`](Self::get_or_insert_with_ttl).
     ///
     /// # Errors
-    /// As there.
+    /// As those of [`get_or_try_insert_with`](Self::get_or_try_insert_with).
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -320,20 +375,43 @@ where
         }
     }
 
-    /// The number of entries; off by no more than what other threads change during the call. Entries count until their timers
-    /// have taken them out: a tick and a wake-up late, and later still while a listener keeps the threads busy that do so.
+    /// The number of entries, off by no more than what other threads change during the call. An entry counts until its
+    /// timer has taken it out: a tick and a wake-up after its deadline, and later still while a listener keeps the
+    /// threads busy that do so. Costs a sum over a counter per core.
     ///
-    /// With a limit, there are no more than that while nothing is being inserted, and one more for each insertion under way.
+    /// With a limit, there are at most that many while no insertion is under way, and one more for each that is.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// assert!(cache.is_empty());
+    /// cache.insert("a", 1);
+    /// cache.insert("a", 2);
+    /// assert_eq!(cache.len(), 1);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.store.len()
     }
 
-    /// True if there is no entry.
+    /// True if there is no entry: if [`len`](Self::len) is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What the cache tells about itself. Lock-free.
+    /// The cache's counters. Lock-free; sums up to 64 stripes of them.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// cache.insert("a", 1);
+    /// let _ = (cache.get("a"), cache.get("b"));
+    /// let stats = cache.stats();
+    /// assert_eq!((stats.inserted, stats.hits, stats.misses), (1, 1, 1));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
@@ -350,7 +428,8 @@ where
     fn join_load(&self, key: &Arc<Hashed<K>>) -> Part<'_, K, V> {
         let part = self.loads.join(key);
         if let Part::Lead(turn) = part {
-            // The load before ours puts its value in before it gives its turn up: so it is there if we came a moment late.
+            // The load before ours puts its value in before it gives up its turn, so the value is there if we came a
+            // moment late.
             return match self.peek(&key.sought()) {
                 Some(value) => {
                     turn.pass();
@@ -378,7 +457,7 @@ where
     where
         K: Borrow<Q>,
     {
-        // First: what is put in by a load that does not know yet is there for us to take out.
+        // First: a load that ends before this outdates it has put its value in already, so `withdraw` finds it.
         self.loads.outdate(key);
         let id = self.store.withdraw(key)?;
         self.end(id, Cause::Removed, Entry::into_value)
@@ -391,7 +470,8 @@ where
         Arc::new(Entry::new(id, key, value, deadline))
     }
 
-    /// An entry that expires at once: it ends the one of its key, and nobody has to make room for it.
+    /// For an entry that expires at once: it ends the current entry of its key, and no other one has to make room for
+    /// it.
     fn pass_by(&self, entry: &Entry<K, V>) -> Option<V> {
         self.store.count_insertion();
         let replace = || {
@@ -401,10 +481,10 @@ where
         anyway(replace, || self.store.leave(entry, Cause::Expired))
     }
 
-    /// Starts the entry's timer, then publishes the entry: so whoever finds it can end it.
+    /// Starts the entry's timer, then publishes the entry: so every thread that finds it can end it.
     fn enter(&self, entry: Arc<Entry<K, V>>) -> Option<V> {
         if let Err(refused) = self.start_timer(&entry) {
-            // Almost 2^28 timers of the shard are pending. What was under the key must not be taken for the new value.
+            // Almost 2^28 timers of the shard are pending. The value under the key must not be taken for the new one.
             let (_, entry) = refused.into_inner();
             self.store.count_insertion();
             anyway(|| drop(self.remove_sought(&entry.key.sought())), || self.store.leave(&entry, Cause::Evicted));
@@ -416,16 +496,17 @@ where
         self.take_place(&entry, replaced)
     }
 
-    /// As `enter`, for a value that was loaded, which gives way to what others have done. The value that is there afterwards, or was for
-    /// a moment.
+    /// As `enter`, for a value that was loaded, which gives way to what other threads have done meanwhile. Returns the
+    /// value that the key has afterwards, or had for a moment.
     ///
-    /// Those who wait are told before any listener is: it may take long, and wait for them.
+    /// The waiting threads get the outcome before the listener is called, which may take long, and may wait for them.
     fn enter_loaded(&self, key: Arc<Hashed<K>>, (value, ttl): (V, Duration), turn: Turn<'_, K, V>) -> V {
-        // In this order: who comes from now on might get what was in the cache, and out again, before he came.
+        // `begin_entry` first, even for a TTL of zero: a thread that comes from now on could otherwise get a value that
+        // was in the cache, and out again, before it came.
         if !turn.begin_entry() || ttl.is_zero() {
             return self.give_way(&key, value, turn);
         }
-        // Copied before anything is half done: to copy a value is the user's code.
+        // Cloned before anything is half done: `Clone` is the user's code.
         let outcome = Outcome::Loaded(value.clone());
         let entry = self.entry(key, value.clone(), ttl);
         if let Err(refused) = self.start_timer(&entry) {
@@ -441,7 +522,7 @@ where
             Ok(Published::Yes) => {}
             Ok(Published::NoRoom) => {
                 if self.timers.cancel(&entry.id).is_none() {
-                    // It has expired meanwhile, and is counted as such.
+                    // It has expired meanwhile, and was counted as expired.
                     self.store.count_insertion();
                 }
                 return self.give_way(&entry.key, value, turn);
@@ -457,19 +538,21 @@ where
                 self.take_out(&entry, Cause::Removed);
             }
         };
-        // First what must not be there; nobody has to go for it, then.
+        // First take out what must not be there: then no other entry has to make room for it.
         anyway(take_out, || drop(self.take_place(&entry, replaced)));
         value
     }
 
-    /// What was loaded is not put in: the value that is there instead, if there is one.
+    /// The loaded value is not put in. Returns the value that is in the cache instead, or the loaded one if there is
+    /// none.
     fn give_way(&self, key: &Hashed<K>, loaded: V, turn: Turn<'_, K, V>) -> V {
         let value = self.peek(&key.sought()).unwrap_or(loaded);
         turn.finish(Outcome::Loaded(value.clone()));
         value
     }
 
-    /// Publishes an entry whose timer runs. A key may panic in between: `undo` follows.
+    /// Publishes an entry whose timer runs, and counts it. A key may panic meanwhile: then the caller goes on with
+    /// `undo`.
     fn publish(&self, publish: impl FnOnce() -> Published) -> thread::Result<Published> {
         let published = catch_unwind(AssertUnwindSafe(publish));
         if !matches!(published, Ok(Published::NoRoom)) {
@@ -478,7 +561,7 @@ where
         published
     }
 
-    /// Nobody else would end the entry before its time, nor the one in whose place it may have come.
+    /// Ends the entry, and the one that it may have replaced: until their timers fire, no other thread would.
     fn undo(&self, entry: &Entry<K, V>, replaced: Option<u64>, panic: Box<dyn Any + Send>) -> ! {
         for (id, cause) in [(Some(entry.id), Cause::Removed), (replaced, Cause::Replaced)] {
             let _ = caught(|| self.end(id?, cause, drop));
@@ -486,7 +569,8 @@ where
         resume_unwind(panic)
     }
 
-    /// An entry was published: ends the one that was there before, whose value comes back, and who must go for it.
+    /// For an entry that was published: ends the entry that it replaced, whose value it returns, and the one that must
+    /// make room for it.
     fn take_place(&self, entry: &Arc<Entry<K, V>>, replaced: Option<u64>) -> Option<V> {
         let victim = self.store.file(entry);
         let replace = || self.end(replaced?, Cause::Replaced, Entry::into_value);
@@ -497,7 +581,8 @@ where
         })
     }
 
-    /// Out of the map first, whoever is to end it: it may have expired, and its callback wait for the executor.
+    /// Takes an entry out of the map first, no matter which thread ends it: it may have expired, with its callback
+    /// still waiting for the executor.
     fn take_out(&self, entry: &Entry<K, V>, cause: Cause) {
         anyway(|| self.store.unpublish(entry), || _ = self.end(entry.id, cause, drop));
     }
@@ -509,7 +594,8 @@ where
         }
     }
 
-    /// Ends an entry, if this thread is the one who ends its timer. What `then` makes of it, if it was still good.
+    /// Ends an entry, if this thread is the one that ends its timer. Returns what `then` makes of it, if it had not
+    /// expired.
     fn end<R>(&self, id: u64, cause: Cause, then: impl FnOnce(Arc<Entry<K, V>>) -> R) -> Option<R> {
         let entry = self.timers.cancel(&id)?;
         let expired = entry.is_expired(self.timers.now());
@@ -518,7 +604,7 @@ where
     }
 }
 
-/// Does both, though user code may panic in the first: the panic goes on afterwards.
+/// Runs both, even if the user's code panics in the first: that panic goes on after the second.
 fn anyway<R>(first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
     let first = catch_unwind(AssertUnwindSafe(first));
     second();

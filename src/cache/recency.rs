@@ -1,9 +1,9 @@
 //! The order of use, for caches with a limit.
 //!
-//! Readers only stamp: each use stores the next number in the entry (none, if the entry was the last one used anyway).
-//! The entries are filed by a stamp that they had once; one that was used since is found too far ahead, and is filed anew
-//! by its present stamp when it comes up. The first one that comes up and was not used since is the least recently used:
-//! all others are filed behind it, so their stamps are larger.
+//! Readers only stamp: each use stores the next number in the entry (unless that entry was the last one used anyway).
+//! Entries are filed by a stamp that they once had. An entry that was used since stands too far ahead; when it comes
+//! up, it is filed anew by its present stamp. The first one that comes up and was not used since is the least recently
+//! used: all others are filed behind it, so their stamps are larger.
 
 use super::entry::Entry;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many entries one insertion files anew, and still finds the one behind them; a bound on how long the lock is held.
+/// How many entries one insertion files anew and still finds the one behind them. Bounds how long the lock is held.
 const REFILED_MAX: usize = 1024;
 /// Instead of the stamp under which an entry is filed: it has left, and is never filed again.
 const GONE: u64 = u64::MAX;
 
 pub(super) struct Recency<K, V> {
     limit: usize,
-    /// The last stamp. Each belongs to one entry; 0, an entry's before its first use, to none.
+    /// The last stamp given. Each belongs to one entry, except 0, which entries have before their first use.
     last: AtomicU64,
     filed: Mutex<Filed<K, V>>,
 }
@@ -32,7 +32,8 @@ impl<K, V> Recency<K, V> {
 
     /// Notes a use.
     pub(super) fn touch(&self, entry: &Entry<K, V>) {
-        // Relaxed: stamps order uses of one thread, or of threads that are ordered otherwise; nothing is read through them.
+        // Relaxed: stamps order uses of one thread, or of threads that are ordered otherwise; nothing is read through
+        // them.
         if entry.mark.used.load(Relaxed) != self.last.load(Relaxed) {
             entry.mark.used.store(self.next_stamp(), Relaxed);
         }
@@ -43,32 +44,32 @@ impl<K, V> Recency<K, V> {
         self.last.fetch_add(1, Relaxed) + 1
     }
 
-    /// Takes a new entry in. Who must go for it: no longer filed, but still to be ended.
+    /// Files a new entry. Returns the one that must make room for it: no longer filed, but still to be ended.
     pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<Arc<Entry<K, V>>> {
         self.touch(entry);
         let mut filed = self.lock();
-        // It has left already: nobody would take it out again. Relaxed: under the lock.
+        // It has left already, so nobody would take it out again. Relaxed: under the lock.
         if entry.mark.filed.load(Relaxed) == GONE {
             return None;
         }
         put(&mut filed, entry);
-        // Returned, so not dropped under the lock: it may be the last of it, and its destructor the user's.
+        // Returned, not dropped under the lock: this may be the last reference, and its destructor is the user's code.
         if filed.len() > self.limit { pop_least_used(&mut filed) } else { None }
     }
 
-    /// Forgets an entry that has left, or is about to; for good, and more than once does no harm.
+    /// Forgets, for good, an entry that has left or is about to. May be called more than once.
     pub(super) fn unfile(&self, entry: &Entry<K, V>) {
-        // Relaxed: whoever wrote it has taken the entry out, or does so under the lock at this moment.
+        // Relaxed: the thread that wrote it has taken the entry out, or is doing so under the lock.
         if entry.mark.filed.load(Relaxed) == GONE {
             return;
         }
         let mut filed = self.lock();
-        // The caller holds the entry, so this is not the last of it.
+        // The caller holds the entry, so this drops no last reference.
         // Relaxed: under the lock.
         filed.remove(&entry.mark.filed.swap(GONE, Relaxed));
     }
 
-    /// Lets go of all entries. They are no more to be filed.
+    /// Takes all entries out. None may be filed again.
     pub(super) fn clear(&self) -> Vec<Arc<Entry<K, V>>> {
         mem::take(&mut *self.lock()).into_values().collect()
     }
@@ -78,7 +79,7 @@ impl<K, V> Recency<K, V> {
     }
 }
 
-/// Files by the present stamp.
+/// Files an entry by its present stamp, which it returns.
 fn put<K, V>(filed: &mut Filed<K, V>, entry: &Arc<Entry<K, V>>) -> u64 {
     let stamp = entry.mark.used.load(Relaxed);
     entry.mark.filed.store(stamp, Relaxed);
@@ -88,7 +89,7 @@ fn put<K, V>(filed: &mut Filed<K, V>, entry: &Arc<Entry<K, V>>) -> u64 {
 
 fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
     let mut least = u64::MAX;
-    // The last of them may be the one.
+    // One more than are filed anew: the last may be the one.
     for _ in 0..=REFILED_MAX {
         let (stamp, entry) = filed.pop_first()?;
         if entry.mark.used.load(Relaxed) <= stamp {
@@ -97,7 +98,7 @@ fn pop_least_used<K, V>(filed: &mut Filed<K, V>) -> Option<Arc<Entry<K, V>>> {
         }
         least = least.min(put(filed, &entry));
     }
-    // It may have come up a second time, and been filed elsewhere, if it was used meanwhile.
+    // The entry filed at `least` may have come up a second time and been filed elsewhere, if it was used meanwhile.
     let entry = filed.remove(&least).or_else(|| Some(filed.pop_first()?.1))?;
     entry.mark.filed.store(0, Relaxed);
     Some(entry)
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// Two entries of one stamp would have one place: one of them would never make room.
+    /// Two entries with one stamp would share one place: one of them would never make room.
     #[test]
     fn no_two_uses_have_one_stamp() {
         const THREADS: usize = 2;

@@ -8,24 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Its time was over.
+    /// It reached its deadline.
     Expired,
     /// Another value was inserted under its key.
     Replaced,
-    /// Somebody removed it.
+    /// [`remove`](super::Cache::remove) or [`clear`](super::Cache::clear) took it out.
     Removed,
-    /// It was the least recently used one, and the cache was full.
+    /// It was the least recently used one, and the cache was full. (Also: there was no room for its timer, with almost
+    /// 2^28 entries in its shard. Then it was never to be seen.)
     Evicted,
 }
 
-/// What a cache tells about itself. `inserted` is the sum of the four ends and `entries`, while nothing runs and unless an executor
-/// has dropped jobs, or a key has panicked.
+/// The counters of a cache. While nothing runs, `inserted` is the sum of the four ends and `entries`, unless an
+/// executor has dropped jobs or a key has panicked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Entries at this moment.
     pub entries: u64,
-    /// Look-ups that found a value; `get_or_insert_with` and its sibling count once a call.
+    /// Look-ups that found a value; each `get_or_..insert_with..` call counts once.
     pub hits: u64,
     /// Look-ups that did not.
     pub misses: u64,

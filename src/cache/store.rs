@@ -1,4 +1,4 @@
-//! The entries by key, and how they enter and leave: all but their timers, whose callback this is.
+//! The entries by key, and how they enter and leave: all but their timers, whose callback is `leave`.
 
 use super::entry::Entry;
 use super::hashed::{Hashed, Sought};
@@ -19,7 +19,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// An entry's timer, by the entry's id, owns the entry.
+/// The timers, by the ids of their entries. Each owns its entry.
 pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
 pub(super) type Started<K, V> = Result<Option<Arc<Entry<K, V>>>, ScheduleError<u64, Arc<Entry<K, V>>>>;
 pub(super) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
@@ -33,14 +33,14 @@ pub(super) struct Store<K, V, S> {
     tally: Tally,
 }
 
-/// What is taken out of the map: an entry's id, and the entry itself if it may be filed and is still there.
+/// What is taken out of the map: an entry's id, and the entry itself if it may be filed and is still alive.
 type Out<K, V> = (u64, Option<Arc<Entry<K, V>>>);
 
 /// What became of an entry that was to be put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Published {
     Yes,
-    /// Another one that has not expired is there.
+    /// The key has another one, which has not expired.
     NoRoom,
 }
 
@@ -62,7 +62,7 @@ impl<K: Borrow<Q>, Q: Eq + ?Sized> Equivalent<Arc<Hashed<K>>> for Sought<'_, Q> 
     }
 }
 
-/// For what needs no hashing: a hash, or an id, which nobody chooses, and the scheduler mixes.
+/// For what needs no hashing: a hash, or an id, which no user chooses and the scheduler mixes.
 #[derive(Debug, Default)]
 pub(super) struct Ready(u64);
 
@@ -89,7 +89,7 @@ impl<K, V, S> Store<K, V, S> {
         self.tally.add(Event::Inserted);
     }
 
-    /// The cache is gone. From now on the listener is told nothing, and no entry is kept for its use.
+    /// The cache is gone: from now on the listener is not called, and the order of use keeps no entry alive.
     pub(super) fn retire(&self) {
         // Relaxed, here and in `tell`: a call that is under way, or about to begin, is not waited for.
         self.is_silent.store(true, Relaxed);
@@ -145,8 +145,10 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
             if let Some(entry) = slot.entry.upgrade() {
                 return Some(entry);
             }
-            // It left while we stood here. It was taken out of the map before, and another one may be in its place.
-            // Acquire: of the Release with which its last owner let go of it, so that the map is seen as it was then.
+            // The entry left after we had found its slot. It was taken out of the map before that, so we look again:
+            // another one may be in its place.
+            // Acquire: observes the map as it was when the entry's last owner dropped it; pairs with the Release of
+            // that drop, in `Arc`.
             fence(Acquire);
             // The same one twice: it was not taken out, because the key panicked or the executor dropped the job.
             if left.replace(slot.id) == Some(slot.id) {
@@ -155,18 +157,18 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         }
     }
 
-    /// The entries; those that have expired as well. Weak: whoever ends one meanwhile is to have its value.
+    /// All entries, expired ones too. Weak, so that the thread that ends one meanwhile has its value to itself.
     pub(super) fn all(&self) -> Vec<Weak<Entry<K, V>>> {
         self.map.pin().values().map(|slot| Weak::clone(&slot.entry)).collect()
     }
 
-    /// Puts an entry, whose timer runs, in the place of its key. The id of the one that was there is `replaced`, whether or not a key
-    /// panics afterwards.
+    /// Puts an entry, whose timer runs, under its key. Sets `replaced` to the id of the entry that was there, whether
+    /// or not a key panics afterwards.
     pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) -> Published {
         let map = self.map.pin();
         let out = map.insert(Arc::clone(&entry.key), Slot::of(entry)).map(|slot| self.out(slot));
         *replaced = out.map(|out| self.make_room(out));
-        // Only now: it may drop keys that were taken out before.
+        // Only now: to unpin may drop keys that were taken out before.
         drop(map);
         self.settle(entry);
         Published::Yes
@@ -196,14 +198,16 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         Published::Yes
     }
 
-    /// An entry was put into the map. Its timer may have fired before, and looked for the entry in vain; see `Ended`.
+    /// For an entry that was just put into the map: takes it out again if its timer ended before, and the entry was
+    /// looked for in vain; see `Ended`.
     fn settle(&self, entry: &Entry<K, V>) {
         if entry.ended.is_missed() {
             self.unpublish(entry);
         }
     }
 
-    /// Takes whatever is under a key out of the map. Its id: its timer still runs, unless somebody else ends it right now.
+    /// Takes the entry under a key out of the map, and returns its id. Its timer still runs, unless another thread is
+    /// ending it.
     pub(super) fn withdraw<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<u64>
     where
         K: Borrow<Q>,
@@ -217,20 +221,21 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         (slot.id, self.recency.as_ref().and_then(|_| slot.entry.upgrade()))
     }
 
-    /// An entry that is in the map no more takes no room from others, though its timer's callback may be late.
+    /// Unfiles an entry that is no longer in the map: it takes no room from others, even if its timer's callback is
+    /// late.
     fn make_room(&self, (id, entry): Out<K, V>) -> u64 {
         entry.into_iter().for_each(|entry| self.unfile(&entry));
         id
     }
 
-    /// Files a new entry by its use. The one that must go for it.
+    /// Files a new entry by its last use. Returns the one that must make room for it.
     pub(super) fn file(&self, entry: &Arc<Entry<K, V>>) -> Option<Arc<Entry<K, V>>> {
         self.recency.as_ref()?.file(entry)
     }
 
-    /// The end of an entry, for the one who has ended its timer.
+    /// The end of an entry, for the thread that has ended its timer.
     ///
-    /// If the key panics, it has ended all the same, and the panic goes on here.
+    /// If the key panics, the entry has still ended, and the panic goes on here.
     pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) {
         entry.ended.set();
         let unpublished = catch_unwind(AssertUnwindSafe(|| self.unpublish(entry)));

@@ -13,7 +13,7 @@ pub enum RotatingError {
     Buckets(usize),
     /// The expiry is zero. Permanent.
     Expiry(Duration),
-    /// The scheduler that rotates the map could not be started.
+    /// The scheduler that rotates the map could not be started. Permanent or transient as the [`BuildError`] inside.
     Scheduler(BuildError),
 }
 

@@ -8,9 +8,9 @@ use std::hash::Hash;
 
 pub(super) const BUCKETS_MAX: usize = 1 << 16;
 
-/// A map of k buckets, for one owner: what was not inserted again since k rotations leaves with its bucket.
+/// A map of k buckets, for one owner: an entry that is not inserted again leaves with its bucket at the k-th rotation.
 ///
-/// Look-ups try the buckets in turn, newest first: O(k). Each key is in one bucket at most.
+/// Each key is in one bucket at most. Look-ups, insertions and removals try the buckets in turn, newest first: O(k).
 ///
 /// ```
 /// use shardwheel::rotating::RotatingMap;
@@ -20,6 +20,14 @@ pub(super) const BUCKETS_MAX: usize = 1 << 16;
 /// assert_eq!(pending.rotate(), [], "one rotation: it is in the oldest bucket now");
 /// assert_eq!(pending.get(&17), Some(&"request"));
 /// assert_eq!(pending.rotate(), [(17, "request")]);
+///
+/// assert_eq!(pending.insert(18, "request"), None);
+/// pending.rotate();
+/// assert_eq!(pending.oldest().next(), Some((&18, &"request")));
+/// assert_eq!(pending.insert(18, "again"), Some("request"), "in the newest bucket from now on");
+/// assert_eq!((pending.oldest().next(), pending.len(), pending.bucket_count()), (None, 1, 2));
+/// assert_eq!(pending.remove(&18), Some("again"));
+/// assert!(!pending.contains(&18) && pending.is_empty());
 /// # Ok::<(), shardwheel::rotating::RotatingError>(())
 /// ```
 #[derive(Clone)]
@@ -39,7 +47,8 @@ impl<K, V> RotatingMap<K, V> {
     /// An empty map of `buckets` buckets.
     ///
     /// # Errors
-    /// [`RotatingError::Buckets`] unless there are 2 to 65,536: with a single one, an entry could leave at once.
+    /// [`RotatingError::Buckets`] (permanent) unless there are 2 to 65,536: with a single one, an entry could leave at
+    /// once.
     pub fn new(buckets: usize) -> Result<Self, RotatingError> {
         if !(2..=BUCKETS_MAX).contains(&buckets) {
             return Err(RotatingError::Buckets(buckets));
@@ -57,24 +66,25 @@ impl<K, V> RotatingMap<K, V> {
         self.buckets.iter().map(HashMap::len).sum()
     }
 
-    /// True if there is no entry.
+    /// True if there is no entry. O(k).
     pub fn is_empty(&self) -> bool {
         self.buckets.iter().all(HashMap::is_empty)
     }
 
-    /// What the next rotation will take out, in no order.
+    /// The entries that the next rotation will take out, in no particular order.
     pub fn oldest(&self) -> impl Iterator<Item = (&K, &V)> {
         self.buckets.back().into_iter().flatten()
     }
 
-    /// Takes the oldest bucket off and puts an empty one in front. The entries of the one that is off, in no order.
+    /// Takes the oldest bucket off, puts an empty one in front, and returns the entries that leave, in no particular
+    /// order.
     ///
-    /// The new bucket begins with no memory: O(entries that leave), and nothing of a spike is kept.
+    /// O(entries that leave). The new bucket begins without memory, so nothing of a spike is kept.
     pub fn rotate(&mut self) -> Vec<(K, V)> {
         self.turn().into_iter().collect()
     }
 
-    /// As `rotate`, in O(1): the bucket as it is.
+    /// As `rotate`, in O(1): returns the bucket as it is.
     pub(super) fn turn(&mut self) -> HashMap<K, V> {
         let dead = self.buckets.pop_back().unwrap_or_default();
         self.buckets.push_front(HashMap::new());
@@ -83,7 +93,7 @@ impl<K, V> RotatingMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> RotatingMap<K, V> {
-    /// Puts an entry into the newest bucket. The value that was under this key, in whatever bucket, comes back.
+    /// Puts an entry into the newest bucket. Returns the value that was under this key, in any bucket. O(k).
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.replace(key, value).map(|(_, old)| old)
     }
@@ -95,7 +105,7 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
         old
     }
 
-    /// The value of `key`. Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
+    /// The value of `key`. O(k). Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -103,7 +113,7 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
         self.buckets.iter().find_map(|bucket| bucket.get(key))
     }
 
-    /// True if there is an entry under `key`.
+    /// True if there is an entry under `key`. O(k).
     pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -111,7 +121,7 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// Takes an entry out.
+    /// Takes the entry of `key` out, and returns its value. O(k).
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

@@ -1,9 +1,10 @@
-//! Maps whose entries leave by the bucket: [`RotatingMap`], which you rotate, and [`TimeCacheMap`], which rotates itself.
+//! Maps whose entries leave by the bucket: [`RotatingMap`], which you rotate, and [`TimeCacheMap`], which rotates
+//! itself.
 //!
-//! A map has k buckets; what is inserted goes to the newest one. A rotation puts an empty bucket in front and takes the
-//! oldest one off, whole: expiry costs one step for a bucket, not one for an entry. The price is precision: with rotations
-//! T/(k-1) apart, an entry lives for T at least and T(1 + 1/(k-1)) at most. Where each entry needs its own time, use a
-//! cache or a [`Scheduler`](crate::Scheduler).
+//! A map has k buckets; what is inserted goes to the newest one. A rotation puts an empty bucket in front and takes off
+//! the oldest one as a whole: expiry costs one step per bucket, not one per entry. The price is precision: with
+//! rotations T/(k-1) apart, an entry lives for T at least and T(1 + 1/(k-1)) at most. Where each entry needs its own
+//! time, use a cache or a [`Scheduler`](crate::Scheduler).
 //!
 //! The structure is that of Apache Storm's `RotatingMap` and `TimeCacheMap`.
 

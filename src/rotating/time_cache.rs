@@ -2,10 +2,10 @@
 //!
 //! # Why the bounds hold
 //!
-//! Rotations are due at fixed moments, T/(k-1) apart. Whoever uses the map first makes up for the rotations that are due by
-//! now (`State::catch_up`), so they take effect at their moments however late the timer is: it only brings the dead buckets
-//! to the callback. An entry inserted at t is in the newest bucket while the next rotation is due at d, t < d <= t + T/(k-1);
-//! it leaves with the k-th, at d + T: after T at least, and T + T/(k-1) at most.
+//! Rotations are due at fixed moments, T/(k-1) apart. Each use of the map first makes up for the rotations that are due
+//! by now (`State::catch_up`). So they take effect at their moments, however late the timer is: it only brings the dead
+//! buckets to the callback. An entry inserted at t goes to the newest bucket. The next rotation is due at d, where
+//! t < d <= t + T/(k-1). The k-th, with which the entry leaves, is due at d + T: after T at least, T + T/(k-1) at most.
 
 use super::error::RotatingError;
 use super::map::RotatingMap;
@@ -26,16 +26,19 @@ use std::time::{Duration, Instant};
 type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 
 /// A map of k buckets whose entries expire by the bucket: an entry lives for T at least and T(1 + 1/(k-1)) at most,
-/// whatever the moment of its insertion. Inserting it again begins anew.
+/// whenever it is inserted. Inserting it again begins anew.
 ///
 /// For many threads; each call takes one short lock and looks into up to k buckets. Buckets that expire are handed to a
-/// callback, one call for each that is not empty, in order, on a thread of the map's own: at most one tick of 1 ms and the
-/// thread's wake-up late, and after the callback for the bucket before. No entry is seen when its time is over, be the
-/// callback late or not. A callback that panics stops nothing: the panic is counted. It may use the map, other than a key's `Hash` and
-/// `Eq`, which run within that lock; let it hold a [`Weak`](std::sync::Weak): with an [`Arc`] of its own it would keep the map for ever.
+/// callback on a thread of the map's own, in order, one call for each that is not empty: at most one tick of 1 ms and
+/// the thread's wake-up late, and not before the callback for the previous bucket is done. No entry is seen after its
+/// time, however late the callback. A panic of the callback stops nothing; it is counted.
 ///
-/// The map wakes up k-1 times in T, empty or not. Dropping it ends its thread, after the call that it is at (for which nobody waits in a
-/// callback of whatever map or scheduler); what is in it is dropped, with no call.
+/// The callback may use the map through a [`Weak`](std::sync::Weak); an [`Arc`] would keep the map alive for ever. A
+/// key's `Hash` and `Eq` must not use it: they run under the lock.
+///
+/// The map wakes up k-1 times in T, even if it is empty. Dropping it ends its thread, and waits for the callback that
+/// the thread is running (except within a callback of any map or scheduler, where it waits for nothing). What is left
+/// in the map is dropped, without a call.
 ///
 /// ```
 /// use shardwheel::rotating::TimeCacheMap;
@@ -48,10 +51,12 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// pending.insert(17, "request");
 /// assert_eq!(pending.get(&17), Some("request"));
 /// assert_eq!(expired.recv(), Ok(vec![(17, "request")]));
+/// assert!(pending.is_empty());
+/// assert_eq!(pending.callback_panics(), 0);
 /// # Ok::<(), shardwheel::rotating::RotatingError>(())
 /// ```
 pub struct TimeCacheMap<K, V> {
-    /// Whose only timer rotates the map.
+    /// Its only timer rotates the map.
     scheduler: Scheduler<()>,
     shared: Arc<Shared<K, V>>,
 }
@@ -59,7 +64,7 @@ pub struct TimeCacheMap<K, V> {
 struct Shared<K, V> {
     state: Mutex<State<K, V>>,
     expired: Expired<K, V>,
-    /// It exists only after its callback does; set before the first rotation is scheduled.
+    /// Built after its callback, which refers to this; so it is set later, before the first rotation is scheduled.
     scheduler: OnceLock<WeakScheduler<()>>,
 }
 
@@ -79,11 +84,12 @@ impl<K, V> fmt::Debug for TimeCacheMap<K, V> {
     }
 }
 
-/// Waits for the call that its thread is at; but not in a callback, which may be that call, nor for whoever moves a manual clock.
+/// Waits for the callback that its thread is running; but not within a callback, which may be that very one, nor for a
+/// thread that moves a manual clock.
 impl<K, V> Drop for TimeCacheMap<K, V> {
     fn drop(&mut self) {
         self.scheduler.close(Close::Discard);
-        // Where nobody was waited for, no further call begins.
+        // If `close` did not wait, a callback may still be running: let no further one begin.
         let mut state = self.shared.lock();
         state.next = None;
         let dead = mem::take(&mut state.dead);
@@ -93,14 +99,14 @@ impl<K, V> Drop for TimeCacheMap<K, V> {
 }
 
 impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
-    /// A map of `buckets` buckets whose entries live for `expiry` at least. Three buckets, which is what Storm takes,
-    /// keep them for half as long again at most.
+    /// A map of `buckets` buckets whose entries live for `expiry` at least: with three buckets, as Storm has them, for
+    /// half as long again at most. Starts the map's threads.
     ///
-    /// An expiry of hundreds of years, [`Duration::MAX`] for one, never comes.
+    /// An expiry of hundreds of years, such as [`Duration::MAX`], never comes.
     ///
     /// # Errors
-    /// [`RotatingError::Buckets`] and [`RotatingError::Expiry`] for a setting out of range, [`RotatingError::Scheduler`] if
-    /// the system refuses a thread.
+    /// [`RotatingError::Buckets`] and [`RotatingError::Expiry`] for a setting out of range (permanent);
+    /// [`RotatingError::Scheduler`] if the system refuses a thread (transient, perhaps).
     pub fn new(
         expiry: Duration,
         buckets: usize,
@@ -108,15 +114,15 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     ) -> Result<Self, RotatingError> {
         let shared = Arc::new(Shared::new(expiry, buckets, Box::new(expired))?);
         let timer = Arc::clone(&shared);
-        // The only timer of its only shard: there is nobody whom the callback could hold up.
+        // Inline: it is the only timer of the only shard, so the callback holds up no other.
         let builder = Scheduler::builder().shards(1).pinning(Pinning::Off).executor(Executor::Inline);
         let scheduler = builder.build(move |(), ()| timer.turn()).map_err(RotatingError::Scheduler)?;
         shared.start(&scheduler);
         Ok(Self { scheduler, shared })
     }
 
-    /// As [`new`](Self::new), without a thread, on a clock that stands still until it is moved: for tests. The callback runs on
-    /// the thread that moves the clock.
+    /// As [`new`](Self::new), without threads, on a clock that stands still until it is moved: for tests. The callback
+    /// runs on the thread that moves the clock.
     ///
     /// ```
     /// use shardwheel::rotating::TimeCacheMap;
@@ -127,8 +133,10 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     /// map.insert("a", 1);
     /// clock.advance(Duration::from_secs(20));
     /// assert!(map.contains("a"));
+    /// assert_eq!((map.insert("b", 2), map.len()), (None, 2));
     /// clock.advance(Duration::from_secs(10));
     /// assert!(!map.contains("a"));
+    /// assert_eq!(map.remove("b"), Some(2));
     /// # Ok::<(), shardwheel::rotating::RotatingError>(())
     /// ```
     ///
@@ -147,16 +155,17 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         Ok((Self { scheduler, shared }, clock))
     }
 
-    /// Puts an entry into the newest bucket, for another whole expiry. The value that was under this key comes back.
+    /// Puts an entry into the newest bucket, for another whole expiry. Returns the value that was under this key. O(k).
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         // The old key, which is the user's, is dropped without the lock.
         let old = self.current().map.replace(key, value);
         old.map(|(_, value)| value)
     }
 
-    /// The value of `key`. Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
+    /// The value of `key`. O(k). Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
     ///
-    /// It is cloned while the map is locked: a value that is large, or whose `Clone` uses the map, belongs in an [`Arc`].
+    /// It is cloned while the map is locked: a value that is large, or whose `Clone` uses the map, belongs in an
+    /// [`Arc`].
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -165,7 +174,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         self.current().map.get(key).cloned()
     }
 
-    /// True if there is an entry under `key`.
+    /// True if there is an entry under `key`. O(k).
     pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -173,7 +182,8 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         self.current().map.contains(key)
     }
 
-    /// Takes an entry out: it will not come to the callback. `None`: it expired, or never was.
+    /// Takes the entry of `key` out, and returns its value: it will not come to the callback. `None`: it has expired,
+    /// or never was. O(k).
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -188,7 +198,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         self.current().map.len()
     }
 
-    /// True if there is no entry.
+    /// True if there is no entry. O(k).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -204,7 +214,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 }
 
 impl<K, V> Shared<K, V> {
-    /// Nothing that panics in between leaves the state half done: at worst, entries are missing.
+    /// A panic under the lock, which poisons it, leaves nothing half done: at worst, entries are missing.
     fn lock(&self) -> MutexGuard<'_, State<K, V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -231,20 +241,20 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
         self.arm();
     }
 
-    /// `None`: the map itself is on its way out.
+    /// `None`: the map is being dropped.
     fn scheduler(&self) -> Option<Scheduler<()>> {
         self.scheduler.get()?.upgrade().filter(|scheduler| !scheduler.is_closed())
     }
 
-    /// The map as it is by now.
+    /// The map, locked, as it is by now.
     fn current(&self, scheduler: &Scheduler<()>) -> MutexGuard<'_, State<K, V>> {
         let mut state = self.lock();
-        // Read under the lock: whoever is second sees no earlier time than whoever was first.
+        // Read under the lock: the next thread to take it sees no earlier time than this one.
         state.catch_up(scheduler.now());
         state
     }
 
-    /// The timer's callback: hands over what has died, and waits for the next rotation.
+    /// The timer's callback: hands the dead buckets over, and starts the timer anew for the next rotation.
     fn turn(&self) {
         while let Some(bucket) = self.next_dead() {
             if caught(|| (self.expired)(bucket.into_iter().collect())).is_none() {
@@ -258,7 +268,8 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Shared<K, V> {
         self.current(&self.scheduler()?).dead.pop_front()
     }
 
-    /// Calls `turn` at the next rotation; at once, if somebody has made up for one since the last look.
+    /// Starts the timer, which calls `turn` at the next rotation; or at once, if a call has made up for one since the
+    /// last look.
     fn arm(&self) {
         let Some(scheduler) = self.scheduler() else { return };
         let state = self.lock();
@@ -287,7 +298,7 @@ impl<K, V> State<K, V> {
 mod tests {
     use super::*;
 
-    /// Its thread may be about to take a bucket, and so have a handle of its own.
+    /// The map's thread may be about to take a bucket, and so have a handle of its own.
     #[test]
     fn no_call_begins_after_the_drop() {
         let (map, clock) = TimeCacheMap::new_manual(Duration::from_secs(1), 2, drop).expect("in range");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A thread that sleeps a millisecond at a time, and how long that took at worst.
+/// A thread that sleeps a millisecond at a time, and notes the longest that this took.
 pub(crate) struct Control {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,

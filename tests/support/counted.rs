@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// How often to repeat a race: natively many times.
+/// How often to repeat a race: many times if run natively.
 pub const ROUNDS: usize = if cfg!(miri) { 1 } else { 200 };
 
-/// Counts what exists of it, so that a value lost or dropped twice shows.
+/// Counts its instances, so that a value that is lost or dropped twice shows.
 pub struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -5,11 +5,11 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Set in the process of its own.
+/// Set in the child process.
 const OWN: &str = "SHARDWHEEL_TEST_OF_FEW_FILES";
 
-/// True in a process of its own, which may open few files and in which this very test alone runs. Elsewhere: runs that
-/// process, and fails if it does.
+/// True in a child process, which may open few files and in which only this test runs. In the parent: runs that child
+/// process, fails if it does, and returns false.
 pub(crate) fn in_a_process_of_its_own(test: &str) -> bool {
     if std::env::var_os(OWN).is_some() {
         let maximum = getrlimit(Resource::Nofile).maximum;
@@ -22,7 +22,7 @@ pub(crate) fn in_a_process_of_its_own(test: &str) -> bool {
     false
 }
 
-/// Opens all the files that may still be opened.
+/// Opens files until no more can be opened.
 pub(crate) fn take_all() -> Vec<File> {
     let files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(!files.is_empty(), "there is none left");

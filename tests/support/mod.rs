@@ -1,4 +1,4 @@
-//! What the test files share: values and keys that are counted, waiting with a limit, a seeded random source.
+//! What the test files share: counted values and keys, waiting with a limit, a seeded random source.
 //!
 //! Real threads on a shared machine are late by some milliseconds for no fault of ours. So the bounds on lateness are
 //! generous ([`SOON`]), but real: the tests arrange things such that a lost wake-up shows as seconds.
@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a timer may be late on a busy machine before a test fails.
+/// How late a timer may be on a busy machine before a test fails.
 pub const SOON: Duration = Duration::from_millis(if cfg!(slow) { 5_000 } else { 250 });
-/// What anything at all may take.
+/// How long anything at all may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const MS: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ pub fn ms(count: u64) -> Duration {
 /// For answers that do not matter here.
 pub fn ignore<T>(_: T) {}
 
-/// Waits until `condition` holds; fails the test if it does not come to that.
+/// Waits until `condition` holds; fails the test if that takes too long.
 #[track_caller]
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
@@ -76,7 +76,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A door that is shut until somebody opens it, and knows how many wait in front.
+/// A door that is shut until a thread opens it, and knows how many threads have come to it.
 #[derive(Default)]
 pub struct Gate {
     is_open: Mutex<bool>,
@@ -103,7 +103,7 @@ impl Gate {
     }
 }
 
-/// Opens a gate at the latest when the test ends, failed or not: so that nothing waits in front of it for ever.
+/// Opens a gate when the test ends, failed or not, if not earlier: so that nothing waits at it for ever.
 pub struct Opener<'a>(pub &'a Gate);
 
 impl Drop for Opener<'_> {
@@ -112,7 +112,7 @@ impl Drop for Opener<'_> {
     }
 }
 
-/// Knows of everything counted whether it was dropped, and how often.
+/// Knows for everything that is counted whether it was dropped, and how often.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<HashMap<u64, u32>>>);
 
@@ -247,7 +247,7 @@ impl Ends {
     }
 }
 
-/// A manual clock for callbacks, which are made before it.
+/// A manual clock for callbacks, which are built before the clock exists.
 #[derive(Clone, Default)]
 pub struct ClockSlot(Arc<Mutex<Option<ManualClock>>>);
 
@@ -273,7 +273,7 @@ pub fn resident_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// A figure of the status that Linux tells of a process or a thread.
+/// A figure from the status that Linux has of a process or a thread.
 pub fn status_field(status: &str, name: &str) -> Option<u64> {
     status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

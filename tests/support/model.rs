@@ -2,11 +2,11 @@
 //!
 //! Knows nothing of how the operations are made up: [`run`] takes a list of them and panics at the first difference.
 //!
-//! The model is a map from key to deadline and value. It is dumb on purpose: the deadline of a timer is computed anew
-//! from the definition, and what fires is found by looking at all timers. Only in one thing it follows the scheduler:
-//! timers of one tick fire in any order, so the order is taken from the scheduler, and checked to be a possible one.
+//! The model is a map from key to deadline and value. It is dumb on purpose: it computes each deadline anew from the
+//! definition, and finds what fires by looking at all timers. It follows the scheduler in one thing only: timers of one
+//! tick fire in any order, so it takes the order from the scheduler, and checks that it is a possible one.
 //!
-//! A timer that repeats ends by itself at its [`RUNS_MAX`]th run: so that time can be moved far on.
+//! A timer that repeats ends by itself at its [`RUNS_MAX`]th run, so that time can be moved far ahead.
 
 #![allow(unreachable_pub, reason = "part of each test binary that needs it")]
 
@@ -19,16 +19,17 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Runs of one timer.
+/// The most runs of one timer.
 const RUNS_MAX: u32 = 6;
-/// Timers that no key leads to have keys from here on, each another one while it is there: so the model knows them by that.
+/// Timers that no key leads to have keys from here on; no two of them have the same key at a time. So the model can
+/// tell them apart.
 const UNINDEXED: u8 = 128;
 
 fn is_indexed(key: u64) -> bool {
     key < UNINDEXED.into()
 }
 
-/// A length of time: so many ticks and nanoseconds.
+/// A length of time, in ticks and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub ticks: u64,
@@ -64,9 +65,9 @@ pub enum Reaction {
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     Schedule(u8, Span, Reaction),
-    /// At an instant so far ahead.
+    /// At an instant this far ahead.
     ScheduleAt(u8, Span),
-    /// At an instant so long ago.
+    /// At an instant this long ago.
     SchedulePast(u8, Span),
     ScheduleWithHandle(u8, Span),
     ScheduleIfAbsent(u8, Span, Reaction),
@@ -79,14 +80,14 @@ pub enum Op {
     /// `contains` and `remaining`.
     Look(u8),
     ExpireNow(u8),
-    /// Operations on a handle, an old one perhaps.
+    /// Operations on a handle, perhaps an old one.
     HandleCancel(u8),
     HandleReschedule(u8, Span),
     HandleRescheduleAt(u8, Span),
     HandleLook(u8),
     HandleExpireNow(u8),
     Drain,
-    /// Each timer is scheduled again while it is handed over.
+    /// Schedules each timer again while it is handed over.
     DrainAndRestart(Span),
     Advance(Span),
     AdvanceToNext,
@@ -102,11 +103,11 @@ pub struct Settings {
     pub capacity: Option<usize>,
     /// All keys have the same hash.
     pub collide: bool,
-    /// Every timer comes back so long after its run.
+    /// Every timer comes back after this delay from its run.
     pub rearm: Option<Span>,
 }
 
-/// Runs the operations on both, ends both, and checks that every key and value was dropped once.
+/// Runs the operations on the scheduler and the model, ends both, and checks that every key and value was dropped once.
 pub fn run(ops: &[Op], settings: Settings) {
     if settings.collide {
         run_with(ops, settings, OneHash);
@@ -126,7 +127,7 @@ fn run_with<S: BuildHasher + Send + Sync + 'static>(ops: &[Op], settings: Settin
     ledger.assert_all_dropped_once();
 }
 
-/// A value with an identity of its own, which the copies for the runs of a periodic timer share.
+/// A value with an identity of its own, which its copies for the runs of a periodic timer share.
 struct Value {
     token: Token,
     reaction: Reaction,
@@ -146,7 +147,7 @@ struct Firing {
     id: u64,
     at: Duration,
     outcome: Outcome,
-    /// It was cancelled in the end, by itself.
+    /// In the end it cancelled itself.
     is_last: bool,
 }
 
@@ -188,7 +189,7 @@ struct World<S: BuildHasher + Send + Sync + 'static> {
     rearm: Option<Duration>,
     ledger: Ledger,
     ids: AtomicU64,
-    /// How often each timer has run.
+    /// By the timer's identity: how often it has run.
     runs: Mutex<HashMap<u64, u32>>,
     log: Mutex<Vec<Firing>>,
 }
@@ -215,11 +216,11 @@ impl<S: BuildHasher + Send + Sync + 'static> World<S> {
         }
         lock(&self.log).push(Firing { key, id, at, outcome, is_last });
         if panics {
-            // Without the hook, so that it is not told.
+            // `resume_unwind` runs no panic hook, so nothing is printed.
             resume_unwind(Box::new("on purpose"));
         }
         if is_last && !is_indexed(key.into()) {
-            // It could not be cancelled.
+            // No key leads to it, so the callback could not cancel it.
             return Next::Done;
         }
         self.rearm.map_or(Next::Done, Next::After)
@@ -240,7 +241,7 @@ impl<S: BuildHasher + Send + Sync + 'static> World<S> {
         let scheduler = self.scheduler();
         match reaction {
             Reaction::Nothing => Outcome::Nothing,
-            // That would be another timer of its key, which the model does not know.
+            // That would be another timer with its key, which the model does not know.
             Reaction::Restart(_) if !is_indexed(own.id) => Outcome::Nothing,
             Reaction::Panic => Outcome::Panicked,
             Reaction::Restart(span) => {
@@ -270,7 +271,7 @@ fn id_of(value: Option<Value>) -> Option<u64> {
 enum Kind {
     Once,
     Every(Rate),
-    /// Comes back so much later.
+    /// Comes back after this delay.
     After(Duration),
 }
 
@@ -291,13 +292,13 @@ struct Pending {
     kind: Kind,
 }
 
-/// A timer that fires: its run is to come, or under way.
+/// A timer that is firing: its run is still to come, or under way.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     timer: Pending,
-    /// It will come back, unless somebody ends it.
+    /// It will come back, unless it is ended meanwhile.
     repeats: bool,
-    /// When to come back, if somebody has said so.
+    /// When to come back, if a call has said so.
     told: Option<Option<u128>>,
 }
 
@@ -319,14 +320,14 @@ struct Counts {
 struct Model {
     tick: u128,
     capacity: usize,
-    /// Of timers that are not periodic.
+    /// The kind of the timers that are not periodic.
     kind: Kind,
     now: u128,
-    /// The latest time there ever was: timers count from its tick if the clock was stepped back.
+    /// The latest time that there ever was: if the clock was stepped back, timers count from this time's tick.
     latest: u128,
     pending: BTreeMap<u8, Pending>,
-    /// The timer whose callback is followed, and those of the present tick that the scheduler said it is firing already,
-    /// before their callbacks ran.
+    /// The timer whose callback is being followed, and those timers of the present tick that the scheduler already
+    /// reported as firing before their callbacks ran.
     firing: BTreeMap<u8, Run>,
     counts: Counts,
     is_closed: bool,
@@ -338,12 +339,12 @@ impl Model {
         self.latest = self.latest.max(now);
     }
 
-    /// What timers count from.
+    /// The time from which delays count.
     fn base(&self) -> u128 {
         self.now.max(self.latest / self.tick * self.tick)
     }
 
-    /// The first tick at or after `exact`, and not the present one; never, if that is at the end of time.
+    /// The first tick at or after `exact` that is not the present one; `None` (never) at the end of time.
     fn round_up(&self, exact: u128) -> Option<u128> {
         let ticks = exact.div_ceil(self.tick).max(self.base() / self.tick + 1);
         (exact < u128::from(u64::MAX)).then_some(ticks * self.tick)
@@ -359,10 +360,10 @@ impl Model {
         Rate { period, missed, exact, deadline: self.round_up(exact) }
     }
 
-    /// The rate after a run that was due at `deadline`, or was asked for before that.
+    /// The rate after a run that was due at `deadline`, or that was asked for before that.
     fn next(&self, rate: Rate, deadline: Option<u128>, is_early: bool) -> Rate {
         let Some(deadline) = deadline else { return Rate { deadline: None, ..rate } };
-        // If it was moved, it goes on from where it was moved to.
+        // If the timer was moved, it goes on from where it was moved to.
         let ran = if rate.deadline == Some(deadline) { rate.exact } else { deadline };
         let own = if is_early { ran } else { ran + rate.period };
         let tick_begun = self.base() / self.tick * self.tick;
@@ -378,7 +379,7 @@ impl Model {
         Some(at.div_ceil(self.tick).max(self.latest / self.tick + 1) * self.tick)
     }
 
-    /// The run of `key` that can still be told whether to come back.
+    /// The run of `key`, if its timer can still be told whether to come back.
     fn reachable(&mut self, key: u8) -> Option<&mut Run> {
         self.firing.get_mut(&key).filter(|run| run.repeats)
     }
@@ -387,7 +388,7 @@ impl Model {
         let refusal = if self.is_closed {
             Some(Refusal::Closed)
         } else {
-            // What repeats keeps its place while it fires, even if it is ended in there.
+            // A timer that repeats keeps its place while it fires, even if it is ended during that.
             let places = self.pending.len() + self.firing.values().filter(|run| run.timer.kind != Kind::Once).count();
             let replaces = self.pending.contains_key(&key) || self.reachable(key).is_some();
             (places >= self.capacity && !replaces).then_some(Refusal::Full)
@@ -405,7 +406,7 @@ impl Model {
         Ok(replaced.map(|timer| timer.id))
     }
 
-    /// The timer's own identity if it gives way.
+    /// Returns the new timer's own identity if it gives way.
     fn schedule_if_absent(&mut self, key: u8, timer: Pending) -> Result<Option<u64>, Refusal> {
         let gives_way = self.pending.contains_key(&key) || self.reachable(key).is_some();
         if gives_way && !self.is_closed { Ok(Some(timer.id)) } else { self.schedule(key, timer) }
@@ -446,7 +447,7 @@ impl Model {
         self.pending.values().filter_map(|timer| timer.deadline).min()
     }
 
-    /// Follows a callback of a timer that was due; checks that it was its turn.
+    /// Follows the callback of a timer that was due, and checks that it was its turn.
     fn expire(&mut self, firing: &Firing) {
         let at = firing.at.as_nanos();
         assert!(self.next_deadline().is_none_or(|next| next >= at), "a timer was passed over: {firing:?}");
@@ -456,13 +457,13 @@ impl Model {
         self.run(firing, false);
     }
 
-    /// Follows a callback that ran because somebody asked for it.
+    /// Follows a callback that ran because a call asked for it.
     fn fire_early(&mut self, firing: &Firing) {
         assert_eq!((self.claimed(firing.key).id, self.now), (firing.id, firing.at.as_nanos()));
         self.run(firing, true);
     }
 
-    /// The timer that fires; claimed before, perhaps.
+    /// The timer that fires; it may have been claimed before.
     fn claimed(&mut self, key: u8) -> Pending {
         if !self.firing.contains_key(&key) {
             self.claim(key);
@@ -481,7 +482,7 @@ impl Model {
         keys.into_iter().for_each(|key| self.claim(key));
     }
 
-    /// Follows the callback of a timer that was claimed, and then the timer.
+    /// Follows the callback of a claimed timer, and then the timer.
     fn run(&mut self, firing: &Firing, is_early: bool) {
         self.counts.fired += 1;
         self.follow(firing);
@@ -513,7 +514,7 @@ impl Model {
             Outcome::Panicked => self.counts.panics += 1,
             Outcome::Restarted { id, delay, answer } => {
                 let timer = Pending { id, deadline: self.deadline_after(delay), kind: self.kind };
-                // Others of this tick may have left their places already.
+                // Other timers of this tick may have left their places already.
                 let capacity = self.capacity;
                 let may_leave = |timer: &Pending| timer.kind == Kind::Once && timer.deadline == Some(self.now);
                 if answer.is_ok() && self.pending.values().any(may_leave) {
@@ -534,7 +535,7 @@ impl Model {
         }
     }
 
-    /// The scheduler may say that a timer is not pending, if that is due at this very tick: then it must fire.
+    /// The scheduler may deny that a timer is pending if it is due at this very tick: then it must fire.
     fn admit_firing(&mut self, key: u8, is_denied: bool) {
         if is_denied && self.pending.get(&key).is_some_and(|timer| timer.deadline == Some(self.now)) {
             self.claim(key);
@@ -548,7 +549,7 @@ struct Pair<S: BuildHasher + Send + Sync + 'static> {
     scheduler: Scheduler<Token, Value, S>,
     clock: ManualClock,
     start: Instant,
-    /// Handles, with the key and identity of their timers.
+    /// Handles, each with its timer's key and identity.
     handles: Vec<(Timer<Token, Value>, u8, u64)>,
     model: Model,
 }
@@ -601,7 +602,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         span.delay(self.world.tick)
     }
 
-    /// An instant so far ahead, and the model's deadline for it.
+    /// An instant `span` ahead, and the model's deadline for it.
     fn ahead(&self, span: Span) -> (Instant, Option<u128>) {
         let span = span.duration(self.world.tick);
         (self.clock.now() + span, self.model.deadline_at(self.model.now + span.as_nanos()))
@@ -714,7 +715,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
             return;
         }
         let rate = self.model.rate(period, missed);
-        // Where the callback decides, the period is that of the first run.
+        // Where the callback decides, the period counts for the first run only.
         let kind = if self.model.kind == Kind::Once { Kind::Every(rate) } else { self.model.kind };
         assert_eq!(answer, self.model.schedule(key, Pending { id, deadline: rate.deadline, kind }));
     }
@@ -864,7 +865,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         log.iter().for_each(|firing| self.model.fire_early(firing));
     }
 
-    /// What must hold after every operation.
+    /// Checks what must hold after every operation.
     fn check(&self) {
         assert_eq!(self.clock.now() - self.start, Duration::from_nanos(self.model.now as u64));
         assert_eq!(self.scheduler.len(), self.model.pending.len());
@@ -883,7 +884,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         self.world.ledger.assert_none_twice();
     }
 
-    /// Looks at every key, lets go of everything, and checks that handles know.
+    /// Looks at every key, drops everything but the handles, and checks that these report it.
     fn end(self) {
         (0..=u8::MAX).for_each(|key| self.look(key));
         let alive = self.model.pending.len();

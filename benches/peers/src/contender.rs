@@ -12,25 +12,25 @@ impl<S: BuildHasher + Default + Clone + Send + Sync + 'static> KeyHasher for S {
 /// A timer service. It lives until its process ends: each measurement has a process of its own.
 pub(crate) trait Contender: Sync + Sized + 'static {
     type Caller: Caller;
-    /// Timers that expire are handed to `witness`, by whichever thread the service runs callbacks on. A service that can have several
-    /// shards has `shards` of them, if that is told.
+    /// Timers that expire are handed to `witness`, on whichever thread the service runs callbacks. A service that can
+    /// have several shards has `shards` of them, if that is given.
     fn new(witness: &'static Witness, shards: Option<usize>) -> Self;
-    /// What one thread calls the service with; made on that thread.
+    /// What one thread uses to call the service; made on that thread.
     fn caller(&'static self) -> Self::Caller;
-    /// Returns once what the calls so far have put off is done: it belongs to their cost.
+    /// Returns once everything that the calls so far have put off is done: it belongs to their cost.
     fn settle(&self) {}
 }
 
 /// One thread's way to the service. The loops call the `_all` methods only, with at most `BATCH` timers at a time.
 ///
-/// Whoever works by key has `()` for a handle; whoever works by handle does not look at the key.
+/// A caller that works by key has `()` for a handle; one that works by handle does not look at the key.
 pub(crate) trait Caller {
     type Handle: Send;
     /// More than 1 for a service with batch calls, which implements the three `_all` methods with them.
     const BATCH: usize = 1;
 
     fn schedule(&mut self, timer: Timer) -> Self::Handle;
-    /// The value, if the timer was pending.
+    /// Returns the value, if the timer was pending.
     fn cancel(&mut self, key: u64, handle: Self::Handle) -> Option<u64>;
     /// True if the timer was pending.
     fn reschedule(&mut self, key: u64, handle: &mut Self::Handle, delay: Duration) -> bool;
@@ -42,12 +42,12 @@ pub(crate) trait Caller {
         });
     }
 
-    /// How many were pending, and gave their own value back.
+    /// Returns how many were pending and gave their own value back.
     fn cancel_all(&mut self, timers: impl Iterator<Item = Pending<Self::Handle>>) -> usize {
         timers.filter_map(|timer| (self.cancel(timer.key(), timer.handle)? == timer.number).then_some(())).count()
     }
 
-    /// Moves those of `row` that are at `places`; how many were pending.
+    /// Moves the timers of `row` at `places`. Returns how many were pending.
     fn reschedule_all(
         &mut self,
         row: &mut Row<Self::Handle>,
@@ -61,7 +61,7 @@ pub(crate) trait Caller {
 /// A timing wheel for one owner, which has neither a thread nor a clock.
 pub(crate) trait Wheel: Default {
     fn insert(&mut self, delay: Duration, value: u64);
-    /// A millisecond passes; how many values expire.
+    /// Lets a millisecond pass. Returns how many values expire.
     fn step(&mut self) -> usize;
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Number `number` of a run: that is its value, and its key has no order.
+    /// Timer number `number` of a run: the number is its value, and its key is scrambled.
     pub(crate) fn new(number: u64, delay: Duration) -> Self {
         Self { key: scramble(number), value: number, delay }
     }
@@ -92,8 +92,8 @@ impl<H> Pending<H> {
     }
 }
 
-/// Timers that were scheduled with numbers in a row. A key is not looked up in memory: whoever moves a timer because of what happens
-/// to it has its key at hand.
+/// Timers that were scheduled with consecutive numbers. Their keys are computed, not looked up in memory: a user that
+/// moves a timer because something happened has its key at hand.
 pub(crate) struct Row<H> {
     first: u64,
     pub(crate) handles: Vec<H>,
@@ -115,14 +115,14 @@ impl<H> Row<H> {
     }
 }
 
-/// A bijection that leaves no order in what it is given; also the source of all that is random here.
+/// A bijection whose results show no order; also the source of everything random here.
 pub(crate) fn scramble(number: u64) -> u64 {
     let mixed = (number ^ number >> 32).wrapping_mul(0x9fb2_1c65_1e98_df25);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 32
 }
 
-/// A number below `bound`, which is less than 2^32, that `seed` decides.
+/// A number below `bound`, which is less than 2^32, chosen by `seed`.
 pub(crate) fn random_below(bound: usize, seed: u64) -> usize {
     (((scramble(seed) >> 32) * bound as u64) >> 32) as usize
 }

@@ -3,7 +3,7 @@
 use crate::workloads::{Metric, Workload};
 use std::fmt::Write as _;
 
-/// What one process tells: lines of `workload metric value`, and of `fault` and a sentence.
+/// What one process reports: lines of `workload metric value`, and of `fault` and a sentence.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Report {
     pub(crate) figures: Vec<(Workload, &'static str, f64)>,
@@ -63,7 +63,7 @@ pub(crate) struct Row {
     pub(crate) value: f64,
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Default)]
 pub(crate) struct Rows(Vec<Row>);
 
@@ -137,7 +137,7 @@ impl Spread {
         let mut values: Vec<_> = values.collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
-        // Of an even number the mean of the two in the middle.
+        // For an even number, the mean of the two in the middle.
         let median = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
         Some(Self { median, min, max })
     }

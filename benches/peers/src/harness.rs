@@ -1,4 +1,5 @@
-//! Runs each contender in turn, round by round, each time in a process of its own: new memory, and nobody else's threads.
+//! Runs each contender in turn, round by round, each time in a process of its own: new memory, and no other contender's
+//! threads.
 
 use crate::contenders::{Access, Entry};
 use crate::figures::{Report, Row, Rows};
@@ -55,7 +56,7 @@ fn populations(options: &Options, session: Session) -> Vec<usize> {
     own.to_vec()
 }
 
-/// Those that take their time whatever the machine are run once if it has to be quick.
+/// How often a job is run. In a quick run, jobs that take long on any machine run once.
 fn runs(options: &Options, job: &Job) -> usize {
     let own = match (options.quick, job.session()) {
         (false, _) => 5,
@@ -65,7 +66,7 @@ fn runs(options: &Options, job: &Job) -> usize {
     options.runs.unwrap_or(own)
 }
 
-/// By handle, timers fire and wait as they do by key.
+/// By handle, timers fire and wait just as they do by key.
 pub(crate) fn suits(entry: &Entry, job: &Job) -> bool {
     match entry.access {
         Access::Key => job.session() != Session::Advance,
@@ -74,7 +75,7 @@ pub(crate) fn suits(entry: &Entry, job: &Job) -> bool {
     }
 }
 
-/// Calls `done` after each job, with all that is known by then.
+/// Calls `done` after each job, with all figures so far.
 pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Job, &Rows)) -> Outcome {
     let jobs = plan(options);
     let processes =
@@ -84,7 +85,7 @@ pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Jo
     for job in &jobs {
         let suited: Vec<_> = entries.iter().filter(|entry| suits(entry, job)).collect();
         for run in 0..runs(options, job) {
-            // Each time another one begins, so that nobody always comes after the same one.
+            // Another contender begins each time, so that none always follows the same one.
             for entry in suited.iter().cycle().skip(run).take(suited.len()) {
                 progress.set_message(format!("{}: {}", title(job), entry.name));
                 outcome.add(entry, job, run, measure(entry, options.fast_hash, job));
@@ -119,7 +120,7 @@ fn progress_bar(processes: usize) -> ProgressBar {
     ProgressBar::new(processes as u64).with_style(style.expect("the template is right"))
 }
 
-/// In a process of its own; one that fails is a fault.
+/// Measures in a process of its own; a process that fails is a fault.
 fn measure(entry: &Entry, fast_hash: bool, job: &Job) -> Report {
     let program = std::env::current_exe().expect("the system tells where this program is");
     let mut command = Command::new(program);

@@ -1,10 +1,10 @@
-//! What a call costs, how late timers fire, and what they occupy: this crate beside what a user would otherwise build, in the
-//! same loops. `cargo bench --bench peers -- --help` tells the options.
+//! What a call costs, how late timers fire, and what memory they take: this crate compared with what a user would
+//! otherwise build, in the same loops. `cargo bench --bench peers -- --help` lists the options.
 //!
-//! - `contender.rs` is what a service must be able to do, `contenders/` are the services, one file each.
+//! - `contender.rs` is what a service must be able to do; `contenders/` has the services, one file each.
 //! - `workloads/` is what is done with them, generic over the contender: nothing is dispatched within a loop.
-//! - `harness.rs` runs everything, each measurement in a process of its own; contenders take turns, so that whatever else
-//!   the machine does hits all alike, and a ratio is the median of the runs' ratios.
+//! - `harness.rs` runs everything, each measurement in a process of its own. Contenders take turns, so that whatever
+//!   else the machine does hits all alike, and a ratio is the median of the runs' ratios.
 //! - `table.rs` and `plot.rs` show the figures.
 
 mod contender;
@@ -70,7 +70,7 @@ fn run_child(contender: &str, fast_hash: bool, job: &Job) -> Result<bool, String
     Ok(true)
 }
 
-/// False if ours did anything wrong. What peers do wrong is told.
+/// False if our crate did anything wrong. What peers do wrong is only reported.
 fn measure(options: &Options) -> Result<bool, String> {
     let entries = chosen(options)?;
     let jobs = harness::plan(options);
@@ -78,7 +78,7 @@ fn measure(options: &Options) -> Result<bool, String> {
         return Err("none of these contenders takes part in any of these workloads".to_owned());
     }
     let directory = options.out.clone().unwrap_or_else(default_directory);
-    // Now, rather than hours later.
+    // Now rather than hours later.
     let probe = |()| OpenOptions::new().create(true).append(true).open(directory.join(ROWS));
     std::fs::create_dir_all(&directory)
         .and_then(probe)
@@ -88,7 +88,7 @@ fn measure(options: &Options) -> Result<bool, String> {
     let mut written = Ok(());
     let outcome = harness::run(options, &entries, |job, rows| {
         print_tables(&entries, job, rows);
-        // Each time: hours of figures are not to be lost with what comes after them.
+        // After each job: later trouble must not lose hours of figures.
         written = write(&directory, &entries, rows);
     });
     written.map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -101,7 +101,7 @@ fn measure(options: &Options) -> Result<bool, String> {
     Ok(is_fine)
 }
 
-/// Of all that is measured, as this program was built.
+/// The versions of everything that is measured, as this program was built.
 fn versions() -> String {
     let lock = include_str!("../Cargo.lock");
     let peers = ["tokio", "tokio-util", "dashmap", "hierarchical_hash_wheel_timer", "pingora-timeout", "moka"];

@@ -47,7 +47,7 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     Help,
     Measure(Options),
-    /// Within a process that the harness started: contender, and whether keys are hashed fast.
+    /// In a process that the harness started: contender, whether keys are hashed fast, and what to do.
     Child(String, bool, Job),
 }
 
@@ -102,7 +102,7 @@ fn list<T>(option: &str, text: &str, item: impl Fn(&str) -> Result<T, &'static s
     text.split(',').map(|word| named(option, word, &item)).collect()
 }
 
-/// Names option and value in what is wrong with it.
+/// An error that names the option and its value.
 fn named<T>(option: &str, word: &str, item: impl Fn(&str) -> Result<T, &'static str>) -> Result<T, String> {
     item(word).map_err(|error| format!("--{option} {word}: {error}"))
 }

@@ -18,9 +18,9 @@ const LEGEND: u32 = 56;
 const PANEL: (u32, u32) = (460, 330);
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe3, 0xe3, 0xe3);
-/// By batches and one by one: from the last in the list of contenders to the first, of which a plot has no more.
+/// In batches, and one by one: from the last in the list of contenders to the first. A plot has no more of ours.
 const OURS: [RGBColor; 2] = [RGBColor(0xf0, 0x8a, 0x5d), RGBColor(0xd6, 0x27, 0x28)];
-/// Told apart by those who see no red or green, too, as far as so many can be.
+/// Also distinguishable without seeing red or green, as far as so many colours can be.
 const PEERS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x5f, 0xa8),
     RGBColor(0x56, 0xb4, 0xe9),
@@ -32,7 +32,7 @@ const PEERS: [RGBColor; 8] = [
     RGBColor(0xe3, 0x77, 0xc2),
 ];
 
-/// Writes each plot that there are figures for.
+/// Writes each plot for which there are figures.
 pub(crate) fn write(directory: &Path, entries: &[Entry], rows: &Rows) -> Result<(), Box<dyn Error>> {
     for (access, name) in [(Access::Key, "key"), (Access::Handle, "handle")] {
         let entries = by(access, entries);
@@ -81,7 +81,8 @@ fn latency(entries: &[&Entry], rows: &Rows, workload: Workload, callers: usize) 
     Panel { title: workload.name().to_owned(), x, y, x_ticks: floats(&populations), lines }.if_any()
 }
 
-/// Calls per second against the number of callers, at the most timers that all of these were measured with.
+/// Calls per second against the number of callers, with the largest number of timers that all of these were measured
+/// with.
 fn throughput(entries: &[&Entry], rows: &Rows, workload: Workload) -> Option<Panel> {
     let places = rows.places(workload);
     let population = places.iter().map(|&(population, _)| population).find(|&n| n == 1_000_000);
@@ -164,13 +165,13 @@ enum Scale {
 }
 
 impl Scale {
-    /// A number that distances on the axis are proportional to.
+    /// The coordinate to which distances on the axis are proportional.
     fn place(self, value: f64) -> f64 {
         if self == Self::Log { value.log10() } else { value }
     }
 }
 
-/// An axis on the paper: what the plots' library asks for.
+/// An axis on the paper, as the plotting library wants it.
 struct Ruler {
     scale: Scale,
     ticks: Vec<f64>,
@@ -192,7 +193,7 @@ impl Ranged for Ruler {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // No lines between those with a label.
+        // No lines between the labelled ones.
         if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
     }
 

@@ -1,21 +1,21 @@
-//! What the system tells about this process; NaN or zero where it does not tell.
+//! What the system reports about this process; NaN or zero where it reports nothing.
 
 use std::fs;
 use std::time::Duration;
 
-/// In the system's reports on threads.
+/// A field of the system's reports on threads.
 const SLEEPS: &str = "voluntary_ctxt_switches:";
 
-/// Who runs.
+/// Whose time is counted.
 #[derive(Clone, Copy)]
 pub(crate) enum Who {
     /// All threads of this process.
     Process,
-    /// If a virtual machine is told by its host when it is stopped, that does not count.
+    /// Does not count the time for which a virtual machine was stopped, if its host reports that.
     ThisThread,
 }
 
-/// The time that they have run.
+/// For how long they have run.
 pub(crate) fn cpu(who: Who) -> Duration {
     #[cfg(target_os = "linux")]
     {
@@ -33,7 +33,7 @@ pub(crate) fn cpu(who: Who) -> Duration {
     }
 }
 
-/// How often this thread has gone to sleep, so far; `None` where the system does not tell.
+/// How often this thread has gone to sleep so far; `None` where the system does not say.
 pub(crate) fn thread_sleeps() -> Option<f64> {
     field("/proc/thread-self/status", SLEEPS)
 }
@@ -51,7 +51,7 @@ pub(crate) fn sleeps() -> f64 {
     others.filter_map(|task| field(&task.path().join("status").to_string_lossy(), SLEEPS)).sum()
 }
 
-/// True while a thread whose name begins like this has something to do.
+/// True while a thread whose name begins with `names` has something to do.
 pub(crate) fn are_busy(names: &str) -> bool {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     // `number (name) state ...`
@@ -60,7 +60,7 @@ pub(crate) fn are_busy(names: &str) -> bool {
     named.any(|stat| !stat.contains(") S "))
 }
 
-/// Keeps this thread on the core of number `index`, or of what is left of it by the number of cores.
+/// Keeps this thread on core `index`, modulo the number of cores.
 pub(crate) fn pin(index: usize) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     if let Some(&core) = cores.get(index % cores.len().max(1)) {
@@ -79,7 +79,7 @@ pub(crate) fn machine() -> String {
     format!("{model}, {cores} cores, {} {}{}", std::env::consts::OS, release.trim(), large_pages())
 }
 
-/// Whether the system gives them to all, to those that ask, as we do, or to nobody.
+/// Whether the system gives large pages to all, to programs that ask, as we do, or to none.
 fn large_pages() -> String {
     let modes = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let mode = modes.split_once('[').and_then(|(_, after)| after.split(']').next());

@@ -1,4 +1,4 @@
-//! That contenders do what they are measured at, and the loops what they say.
+//! Checks that contenders do what they are measured at, and loops do what they say.
 
 use crate::contender::{Caller, Contender, Pending, Row, Timer};
 use crate::contenders::{self, Entry};
@@ -17,7 +17,7 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
-/// Small; faults are told, but for early firings: that two of the peers do so is what the benchmark shows.
+/// A small run. It reports faults, except early firings: that two of the peers fire early is what the benchmark shows.
 fn run(entry: &Entry, session: Session, callers: usize) {
     let workloads: Vec<_> = Workload::ALL.into_iter().filter(|workload| workload.session() == session).collect();
     let metrics: usize = workloads.iter().map(|workload| workload.metrics().len()).sum();
@@ -81,8 +81,8 @@ fn waiting_and_memory_are_told_of_all_contenders() {
     });
 }
 
-/// What is moved later or earlier, replaced, or cancelled fires accordingly; `moves` says whether there are other moves than
-/// a heartbeat's.
+/// Timers that are moved later or earlier, replaced, or cancelled fire accordingly. `moves` says whether there are
+/// moves other than a heartbeat's.
 fn keeps_books<C: Contender>(moves: bool)
 where
     C::Caller: Caller<Handle = ()>,

@@ -10,7 +10,7 @@ pub(crate) struct Witness {
     start: Instant,
     /// By value: the nanosecond of the firing, 0 before. Empty if only the count matters.
     fired_at: Box<[AtomicU64]>,
-    /// Those without a record.
+    /// Firings of values without a record.
     uncounted: AtomicU64,
 }
 
@@ -45,7 +45,7 @@ impl Witness {
         }
     }
 
-    /// Firings of values without a record.
+    /// The number of firings of values without a record.
     pub(crate) fn uncounted(&self) -> usize {
         self.uncounted.load(Relaxed) as usize
     }
@@ -63,7 +63,7 @@ impl Witness {
         }
     }
 
-    /// `deadline` tells each value's.
+    /// `deadline` gives each value's deadline.
     pub(crate) fn verdict(&self, deadline: impl Fn(u64) -> Instant) -> Verdict {
         let mut verdict = Verdict::default();
         for (value, record) in (0..).zip(&self.fired_at) {

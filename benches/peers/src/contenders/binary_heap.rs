@@ -1,5 +1,5 @@
-//! `BinaryHeap`, which cannot take out from its middle: what was cancelled or moved stays until it comes up, so memory grows
-//! with the rate of calls times the delay.
+//! `BinaryHeap`, which cannot take anything out of its middle: what was cancelled or moved stays until it comes up, so
+//! memory grows with the rate of calls times the delay.
 
 use super::locked::{Locked, Queue, Ticket};
 use std::cmp::Reverse;

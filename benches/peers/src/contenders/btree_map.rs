@@ -1,4 +1,4 @@
-//! `BTreeMap` by deadline and key; the set is a map to nothing, the values are with the keys.
+//! `BTreeMap` by deadline and key. The set is a map to nothing; the values are stored with the keys.
 
 use super::locked::{Locked, Queue, Ticket};
 use std::collections::BTreeSet;

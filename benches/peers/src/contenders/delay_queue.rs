@@ -1,5 +1,5 @@
-//! tokio-util's `DelayQueue` and a hash map from key to place, behind one lock; a task waits for what expires. Or as many of them
-//! as cores, each with the keys that leave the same remainder.
+//! tokio-util's `DelayQueue` and a hash map from key to place, behind one lock; a task waits for what expires. Or one
+//! of these per core, each with the keys that leave the same remainder.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
@@ -33,7 +33,7 @@ impl<T: Timers> Driven<T> {
     pub(super) fn new(count: usize, witness: &'static Witness) -> Self {
         let (runtime, queues) = (super::runtime(), Vec::from_iter((0..count).map(|_| Arc::default())));
         for queue in &queues {
-            // It gives way when it has to wait, not after 128 timers.
+            // Unconstrained: it yields when it has to wait, not after 128 timers.
             runtime.spawn(unconstrained(drive(Arc::clone(queue), witness)));
         }
         Self { runtime, queues }
@@ -59,7 +59,7 @@ pub(crate) struct Entered<T: 'static> {
     _runtime: EnterGuard<'static>,
 }
 
-/// Takes what is due under the lock, and fires it without.
+/// Takes out what is due, under the lock, and fires it without the lock.
 async fn drive<T: Timers>(timers: Arc<Mutex<T>>, witness: &'static Witness) {
     let mut due = Vec::with_capacity(BATCH);
     loop {

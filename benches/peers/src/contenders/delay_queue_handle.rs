@@ -1,5 +1,5 @@
-//! tokio-util's `DelayQueue` behind a lock, by its own keys: those are slots, so they must not be used once the timer has
-//! fired.
+//! tokio-util's `DelayQueue` behind a lock, by its own keys. These are slots, so they must not be used once the timer
+//! has fired.
 
 use super::delay_queue::{Driven, Entered, Timers};
 use crate::contender::{Caller, Contender, Timer};

@@ -1,7 +1,7 @@
-//! `hierarchical_hash_wheel_timer`: a thread with a wheel and a channel to it. Calls send messages and tell nothing back, so
-//! a map by key gives the answers; whoever takes the entry out of it has decided.
+//! `hierarchical_hash_wheel_timer`: a thread with a wheel, and a channel to it. Calls send messages and get no answers,
+//! so a map by key gives the answers: the thread that takes an entry out of it has decided.
 //!
-//! Its thread finds timers by key in a map of its own, which is left the fast hasher that it has by default.
+//! The wheel's thread finds timers by key in a map of its own, which keeps its fast default hasher.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
@@ -42,7 +42,7 @@ pub(crate) enum State<S: 'static> {
         id: Id,
         shared: &'static Shared<S>,
     },
-    /// Comes out as soon as the thread has seen all that was sent before.
+    /// It comes out as soon as the thread has seen everything that was sent before.
     Marker(u64, Sender<()>),
 }
 
@@ -71,7 +71,7 @@ impl<S> fmt::Debug for State<S> {
     }
 }
 
-/// There are no periodic timers.
+/// For periodic timers, of which there are none.
 #[derive(Debug)]
 pub(crate) enum Never {}
 
@@ -123,8 +123,8 @@ impl<S: KeyHasher> Caller for Sending<S> {
     type Handle = ();
     fn schedule(&mut self, Timer { key, value, delay }: Timer) {
         let id = self.next_id();
-        // Held until it is sent: the messages about a key are in the order of its entries. A later timer takes the place of an earlier
-        // one of its key in the thread's map, and so ends it.
+        // Held until the message is sent, so that the messages about a key are in the order of its entries. A later
+        // timer takes an earlier one's place in the thread's map, and so ends it.
         let _held = self.shared.timers.entry(key).insert(Slot { value, id });
         self.start(key, id, delay);
     }

@@ -1,7 +1,7 @@
 //! Deadlines in order behind one lock, a map from key to timer beside it, and a thread that sleeps until the first one.
 //!
-//! The map decides: a ticket in the queue whose deadline is not that of the key's entry is stale. The lock is held for the
-//! queue alone.
+//! The map decides: a ticket in the queue whose deadline is not that of the key's entry is stale. Only the queue is
+//! behind the lock.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
@@ -18,7 +18,7 @@ pub(crate) type Ticket = (Instant, u64);
 /// An order of tickets.
 pub(crate) trait Queue: Default + Send + 'static {
     fn push(&mut self, ticket: Ticket);
-    /// How to take a ticket out. Where there is no way, it stays, as a stale one.
+    /// How to take a ticket out. `None`: there is no way, so it stays, and is stale.
     const REMOVE: Option<fn(&mut Self, Ticket)>;
     fn first(&self) -> Option<Ticket>;
     fn pop(&mut self) -> Option<Ticket>;
@@ -56,7 +56,7 @@ impl<Q: Queue, S: KeyHasher> Shared<Q, S> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock is not taken for nothing.
+    /// Takes the lock only if there is something to do.
     fn remove(&self, ticket: Ticket) {
         if let Some(remove) = Q::REMOVE {
             remove(&mut self.lock(), ticket);

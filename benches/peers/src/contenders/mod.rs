@@ -1,4 +1,4 @@
-//! Who takes part: one file for each.
+//! The contenders: one file for each.
 
 mod binary_heap;
 mod btree_map;
@@ -34,17 +34,17 @@ use crate::contender::{Contender, KeyHasher, Wheel};
 use crate::figures::Report;
 use crate::workloads::{self, Job};
 
-/// What a timer is called by.
+/// How a timer is named in calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Key,
     Handle,
-    /// Of a wheel that is one's own; it has no service around it.
+    /// By its owner: a wheel of one's own, with no service around it.
     Own,
 }
 
 impl Access {
-    /// With whom the others of the kind are compared.
+    /// The contender with which the others of this kind are compared.
     pub(crate) fn ours(self) -> &'static str {
         match self {
             Self::Key => "shardwheel",

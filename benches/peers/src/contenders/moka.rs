@@ -1,7 +1,8 @@
 //! moka, a cache, as a timer: entries live for their delay, and the eviction listener is the callback.
 //!
-//! A move is a `get`, as with a cache's time to idle, which is one for all: [`HEARTBEAT`]. Nothing expires unless somebody
-//! does the cache's housekeeping, so a thread does that ten times a second; its wheel's slots are a second wide.
+//! A move is a `get`, as with a cache's time to idle, which is the same for all entries: [`HEARTBEAT`]. Nothing expires
+//! unless some thread does the cache's housekeeping, so a thread does that ten times a second. Its wheel's slots are a
+//! second wide.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;

@@ -6,7 +6,8 @@ use crate::witness::Witness;
 use shardwheel::Scheduler;
 use std::time::Duration;
 
-/// What the names of all its threads begin with: workers, those that run callbacks, and the one that works ahead of callers.
+/// What the names of all its threads begin with: workers, those that run callbacks, and the one that works ahead of
+/// callers.
 const THREADS: &str = "shardwheel-";
 
 pub(crate) struct Shardwheel<S: KeyHasher>(pub(super) Scheduler<u64, u64, S>);
@@ -21,7 +22,8 @@ impl<S: KeyHasher> Shardwheel<S> {
     }
 
     pub(super) fn wait_for_threads(&self) {
-        // Several times in a row: a thread that has just been woken, waits for memory, or has a break, sleeps for a moment.
+        // Several looks in a row: a thread that was just woken, waits for memory, or takes a break, is asleep for a
+        // moment.
         let mut looks_at_rest = 0;
         while looks_at_rest < 4 {
             looks_at_rest = if process::are_busy(THREADS) { 0 } else { looks_at_rest + 1 };

@@ -23,7 +23,7 @@ impl<S: KeyHasher> Contender for ShardwheelBatch<S> {
 
 pub(crate) struct InBatches<S: KeyHasher> {
     timers: &'static Scheduler<u64, u64, S>,
-    /// Kept from call to call: memory that is asked for and given back each time costs more than the rest of it.
+    /// Kept from call to call: to allocate and free memory each time would cost more than everything else.
     batch: Vec<Timer>,
     numbers: Vec<u64>,
     keys: Vec<u64>,

@@ -1,4 +1,5 @@
-//! Ours, by handle. Of the peers' timers none can be found by a key; ours can all the same, or not, if `INDEXED` is false.
+//! Ours, by handle. The peers' timers cannot be found by a key. Ours can nevertheless, or cannot, if `INDEXED` is
+//! false.
 
 use super::shardwheel::Shardwheel;
 use crate::contender::{Caller, Contender, KeyHasher, Timer};

@@ -1,5 +1,5 @@
-//! `tokio::time::Sleep` without a task: each is boxed, in a map by key, and polled once with a waker of its own, which fires
-//! it. Leaner than a task each, for those who know tokio's timers well: a move is a `reset` in place.
+//! `tokio::time::Sleep` without a task: each is boxed, in a map by key, and polled once with a waker of its own, which
+//! fires it. Leaner than a task per timer, for users who know tokio's timers well: a move is a `reset` in place.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
@@ -32,7 +32,7 @@ impl<S: KeyHasher> Contender for TokioSleep<S> {
     }
 }
 
-/// Wakes the timer of a key, not a certain one: it looks whether it is due.
+/// Wakes whichever timer the key has, which then looks whether it is due.
 struct Alarm<S: KeyHasher> {
     key: u64,
     service: &'static TokioSleep<S>,
@@ -42,7 +42,7 @@ impl<S: KeyHasher> Wake for Alarm<S> {
     fn wake(self: Arc<Self>) {
         let (service, key) = (self.service, self.key);
         let waker = Waker::from(self);
-        // Polled anew: if it has been moved meanwhile, it goes on waiting, with this waker.
+        // Polled anew: if it was moved meanwhile, it goes on waiting, with this waker.
         let due = |slot: &mut Slot| slot.sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         if let Some((_, slot)) = service.timers.remove_if_mut(&key, |_, slot| due(slot)) {
             service.witness.fire(slot.value);
@@ -50,7 +50,7 @@ impl<S: KeyHasher> Wake for Alarm<S> {
     }
 }
 
-/// A thread within the runtime: sleeps are made in no other.
+/// A thread within the runtime: sleeps can be made in no other.
 pub(crate) struct Entered<S: KeyHasher> {
     service: &'static TokioSleep<S>,
     _runtime: EnterGuard<'static>,
@@ -62,8 +62,8 @@ impl<S: KeyHasher> Caller for Entered<S> {
         let service = self.service;
         let mut sleep = Box::pin(tokio::time::sleep(delay));
         let waker = Waker::from(Arc::new(Alarm { key, service }));
-        // Not under the lock of the key's entry: it takes the one of all timers. What fires before it is in the map is not found there,
-        // so somebody looks again.
+        // Not under the lock of the key's entry: the poll takes the lock of all timers. A timer that fires before it is
+        // in the map is not found there, so we look again.
         let _ = sleep.as_mut().poll(&mut Context::from_waker(&waker));
         let entry = service.timers.entry(key);
         let has_fired = sleep.is_elapsed();

@@ -1,5 +1,5 @@
-//! `tokio::time::Sleep` in the hands of its user, as in a connection's own task: boxed, without a map, and polled with the
-//! waker of whoever owns it. What it wakes is the owner, who would poll it; nothing fires by itself.
+//! `tokio::time::Sleep` in the hands of its user, as in a connection's own task: boxed, without a map, and polled with
+//! its owner's waker. It wakes the owner, which would poll it; nothing fires by itself.
 
 use crate::contender::{Caller, Contender, Timer};
 use crate::witness::Witness;
@@ -47,7 +47,7 @@ impl Caller for Owner {
     type Handle = Handle;
     fn schedule(&mut self, timer: Timer) -> Handle {
         let mut sleep = Box::pin(tokio::time::sleep(timer.delay));
-        // Only then does the runtime know of it.
+        // Only this poll makes the sleep known to the runtime.
         let _ = sleep.as_mut().poll(&mut Context::from_waker(&self.waker));
         Handle { sleep, value: timer.value }
     }

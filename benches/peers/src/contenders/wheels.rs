@@ -23,7 +23,7 @@ impl Wheel for Own {
     }
 }
 
-/// `hierarchical_hash_wheel_timer`'s, in the form that knows no cancelling, which is the faster one.
+/// `hierarchical_hash_wheel_timer`'s wheel, in its form without cancelling, which is the faster one.
 #[derive(Default)]
 pub(crate) struct Quad(QuadWheelWithOverflow<u64>);
 

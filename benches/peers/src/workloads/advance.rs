@@ -1,6 +1,6 @@
-//! A wheel of one's own, moved through an hour a millisecond at a time: what waits in a far slot has to be taken apart some time.
-//! The machine has its own part in the worst step, so a loop of nothing is watched for as long. (What a value costs has 3.6 million
-//! readings of the clock in it.)
+//! A wheel of one's own, moved through an hour a millisecond at a time: what waits in a far slot has to be taken apart
+//! at some point. The machine has its own part in the worst step, so a loop of nothing is watched for as long. (The
+//! cost of a value includes 3.6 million readings of the clock.)
 
 use super::steps::{Steps, on_core};
 use super::{Job, Workload, far};
@@ -8,11 +8,11 @@ use crate::contender::Wheel;
 use crate::figures::Report;
 
 const HOUR_MS: usize = 3_600_000;
-/// By so much the last ones may be late.
+/// How late the last timers may be.
 const SLACK_MS: usize = 100;
 
 pub(crate) fn run<W: Wheel>(job: &Job) -> Report {
-    // How many are due at each millisecond from the first on.
+    // How many are due at each millisecond, from the first on.
     let mut due = vec![0_u32; HOUR_MS + SLACK_MS];
     numbers(job).for_each(|number| due[far(number).delay.as_millis() as usize - 1] += 1);
     let (insert, advance, [expired, early, late]) = on_core(0, || turn::<W>(job, &due));
@@ -37,8 +37,8 @@ fn numbers(job: &Job) -> std::ops::Range<u64> {
     0..job.population as u64
 }
 
-/// Steps of inserting (one), and of each millisecond. How many expired; how many at most before a step at which they were due, and
-/// after it.
+/// The steps of inserting (one), and of each millisecond. How many values expired; at most how many before a step at
+/// which they were due, and how many after it.
 fn turn<W: Wheel>(job: &Job, due: &[u32]) -> (Steps, Steps, [usize; 3]) {
     let mut wheel = W::default();
     let mut insert = Steps::begin();

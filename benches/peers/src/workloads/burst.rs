@@ -1,7 +1,7 @@
 //! How late timers fire when many are due, and what that costs.
 //!
-//! They are due evenly spread over one second, and scheduled before in random order. A deadline is a moment that was fixed
-//! before the call, so to fire before it is to break what `sleep` promises.
+//! Deadlines are spread evenly over one second, and timers are scheduled before that, in random order. A deadline is a
+//! moment fixed before the call, so a timer that fires before it breaks what `sleep` promises.
 
 use super::{Job, Workload, random_order, start};
 use crate::contender::{Caller, Contender, Timer};
@@ -11,10 +11,10 @@ use crate::witness::{Verdict, Witness};
 use std::time::{Duration, Instant};
 
 const SPREAD: Duration = Duration::from_secs(1);
-/// Before the first deadline, beside what the calls take.
+/// Time before the first deadline, besides what the calls take.
 const LEAD: Duration = Duration::from_millis(500);
 const LEAD_PER_TIMER: Duration = Duration::from_micros(4);
-/// After the last deadline, without any progress.
+/// Time after the last deadline without any progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
@@ -51,7 +51,7 @@ fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration
     let cpu = process::cpu(process::Who::Process);
     std::thread::sleep(first.checked_duration_since(Instant::now())? + SPREAD);
     witness.wait(PATIENCE);
-    // Before the records are looked through, which is nobody's work but ours.
+    // Before the records are evaluated, which is not the service's work.
     let cpu = process::cpu(process::Who::Process) - cpu;
     Some((witness.verdict(deadline), cpu))
 }

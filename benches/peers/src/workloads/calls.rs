@@ -1,8 +1,8 @@
 //! What a call costs, from each of several threads.
 //!
-//! `wall` is the time from the first caller's start until the last one's thread has ended and the service has done what it put
-//! off, over all callers' operations: with two callers that scale it halves. `cpu` is the time of all of the process's threads in
-//! between.
+//! `wall` is the time from the first caller's start until the last caller's thread has ended and the service has done
+//! what it put off, divided by all callers' operations: with two callers, if it scales, it halves. `cpu` is the time
+//! that all of the process's threads ran in between.
 
 use super::{HEARTBEAT, Job, Workload, batches, far, random_order, shuffle, start};
 use crate::contender::{Caller, Contender, Pending, Row, Timer, random_below};
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Requests that each caller has under way.
+/// Requests that each caller has in flight.
 const IN_FLIGHT: usize = 1024;
 const RPC_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
         stage.cancel(timers);
         timers = stage.schedule(Workload::Recycled, job.population as u64);
     }
-    // The last, because their timers would be due first.
+    // These come last, because their timers would be due first.
     if job.wants(Workload::Sooner) || job.wants(Workload::Heartbeat) {
         let rows = stage.sooner(timers);
         stage.heartbeat(rows);
@@ -65,7 +65,7 @@ impl<C: Contender> Stage<'_, C> {
     }
 
     fn rpc(&mut self) {
-        // Beyond all others.
+        // Numbers beyond all others.
         let shares = shares(self.job.operations, self.job.callers, 2 * self.job.population as u64);
         let pending = self.measure(Workload::Rpc, self.job.operations, shares, |caller, numbers| {
             requests(caller, numbers, RPC_TIMEOUT)
@@ -84,7 +84,7 @@ impl<C: Contender> Stage<'_, C> {
         self.expect_all(Workload::Cancel, self.job.population, pending.into_iter().sum());
     }
 
-    /// Each timer once: afterwards all are due in 30 s or less, as those of connections that were used not long ago.
+    /// Each timer once. Afterwards all are due in 30 s or less, like those of connections that were used not long ago.
     fn sooner(&mut self, timers: Shares<C>) -> Rows<C> {
         let shares = timers.into_iter().map(|share| (random_order(share.len()), Row::new(share))).collect();
         self.moves(Workload::Sooner, self.job.population, shares)
@@ -97,7 +97,7 @@ impl<C: Contender> Stage<'_, C> {
         self.moves(Workload::Heartbeat, self.job.operations, shares);
     }
 
-    /// Moves timers to 30 s from now: those at the places that go with their row.
+    /// Moves timers to 30 s from now: those at the given places of their row.
     fn moves(&mut self, workload: Workload, operations: usize, shares: Vec<Moves<C>>) -> Rows<C> {
         let moved = self.measure(workload, operations, shares, |caller, (places, mut row)| {
             let mut pending = 0;
@@ -111,7 +111,8 @@ impl<C: Contender> Stage<'_, C> {
         rows
     }
 
-    /// What was not pending has fired, or is lost. (The longest runs of the slowest outlast the shortest delays.)
+    /// A timer that was not pending has fired, or is lost. (The longest runs of the slowest services outlast the
+    /// shortest delays.)
     fn expect_all(&mut self, workload: Workload, operations: usize, pending: usize) {
         let (missing, fired) = (operations - pending, self.witness.uncounted());
         if missing > 0 {
@@ -155,7 +156,7 @@ impl<C: Contender> Stage<'_, C> {
     }
 }
 
-/// One caller's thread; when it began.
+/// One caller's thread. Returns when it began.
 fn call<C: Contender, T, R>(
     contender: &'static C,
     index: usize,
@@ -170,7 +171,7 @@ fn call<C: Contender, T, R>(
     (start, work(&mut caller, share()))
 }
 
-/// Schedules and cancels, with up to `IN_FLIGHT` (and a batch) at a time; how many were pending when cancelled.
+/// Schedules and cancels, with up to `IN_FLIGHT` (and a batch) at a time. Returns how many were pending when cancelled.
 pub(super) fn requests<C: Caller>(caller: &mut C, numbers: Range<u64>, timeout: Duration) -> usize {
     let mut under_way = VecDeque::with_capacity(IN_FLIGHT + C::BATCH);
     let mut pending = 0;
@@ -186,7 +187,7 @@ pub(super) fn requests<C: Caller>(caller: &mut C, numbers: Range<u64>, timeout: 
     pending
 }
 
-/// Up to a batch of them. (Not by `drain`: the processor stalls on its bookkeeping, once a request.)
+/// Cancels up to a batch of them. (Not by `drain`: the processor stalls on its bookkeeping, once per request.)
 fn cancel_oldest<C: Caller>(caller: &mut C, under_way: &mut VecDeque<Pending<C::Handle>>) -> usize {
     caller.cancel_all(std::iter::from_fn(|| under_way.pop_front()).take(C::BATCH))
 }

@@ -1,7 +1,7 @@
-//! Growing from empty: somebody pays for a table that doubles. And the machine has its own part in the worst call: if it is a virtual
-//! one, it is stopped now and then while all its cores are busy, or while its host finds memory for it. So that is told apart as far as the
-//! system tells (to wait for memory that the host has yet to find counts as the call's own), and a loop of nothing is watched for as long,
-//! while the other cores get as much memory.
+//! Growing from empty: some call pays for a table that doubles. And the machine has its own part in the worst call. If
+//! it is a virtual machine, it is stopped now and then while all its cores are busy, or while its host finds memory for
+//! it. That part is separated as far as the system reports it (waiting for memory that the host has yet to find counts
+//! as the call's own). And a loop of nothing is watched for as long, while the other cores get as much memory.
 
 use super::steps::{Steps, on_core};
 use super::{Job, Workload, batches, far, start};
@@ -20,7 +20,7 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let (calls, _kept) = on_core(0, || fill::<C>(contender, job.population));
     let settling = Instant::now();
     contender.settle();
-    // What was put off belongs to the cost of the calls.
+    // What was put off belongs to the calls' cost.
     let mean = (calls.length() + settling.elapsed()).as_nanos() as f64 / job.population as f64;
     let grown = process::resident_bytes() - before;
     let nothing = step_beside_growing_cores(calls.length(), grown.max(0.0));
@@ -41,7 +41,8 @@ fn fill<C: Contender>(contender: &'static C, population: usize) -> (Steps, Vec<<
     (calls, kept)
 }
 
-/// Steps of nothing for `length`, while threads keep the other cores busy, and write to so many bytes of new memory by and by.
+/// Steps of nothing for `length`, while threads keep the other cores busy, and gradually write to `bytes` bytes of new
+/// memory.
 fn step_beside_growing_cores(length: Duration, bytes: f64) -> Steps {
     let others = available_parallelism().map_or(1, NonZero::get) - 1;
     let (busy, is_over) = (&AtomicUsize::new(0), &AtomicBool::new(false));
@@ -67,7 +68,7 @@ fn step_beside_growing_cores(length: Duration, bytes: f64) -> Steps {
     })
 }
 
-/// Ends the other threads' loops, also if one of them could not be started.
+/// Ends the other threads' loops, even if one of the threads could not be started.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

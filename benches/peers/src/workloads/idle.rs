@@ -7,7 +7,7 @@ use crate::process;
 use crate::witness::Witness;
 use std::time::Duration;
 
-/// For what the calls left behind.
+/// Time for what the calls left behind.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Due in 1 h to 2 h.
@@ -23,7 +23,7 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
     }
     contender.settle();
     std::thread::sleep(CALM);
-    // To ask for the sleeps takes time itself: outside of what is measured.
+    // To read the number of sleeps takes time itself, so it stays outside of what is measured.
     let sleeps = process::sleeps();
     let cpu = process::cpu(process::Who::Process);
     std::thread::sleep(job.idle);

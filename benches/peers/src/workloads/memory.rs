@@ -1,4 +1,5 @@
-//! What timers occupy, and what they leave behind. Users keep handles, so these count; what is called by key has none.
+//! What memory timers take, and what they leave behind. Users keep handles, so these count; a timer named by its key
+//! has none.
 
 use super::calls::requests;
 use super::{Job, Workload, batches, far, start};
@@ -8,7 +9,7 @@ use crate::process;
 use crate::witness::Witness;
 use std::time::Duration;
 
-/// For what the calls left behind.
+/// Time for what the calls left behind.
 const CALM: Duration = Duration::from_millis(500);
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The delay that heartbeats move timers to.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// One figure that a workload tells.
+/// One figure that a workload reports.
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
@@ -27,7 +27,7 @@ const fn metric(name: &'static str, unit: &'static str, compared: bool) -> Metri
     Metric { name, unit, compared }
 }
 
-/// Per operation: until all is done, by the clock and over all threads.
+/// Per operation, until everything is done: by the clock, and over all threads.
 const COST: &[Metric] = &[metric("wall", "ns", true), metric("cpu", "ns", true)];
 
 const LATENESS: &[Metric] = &[
@@ -169,16 +169,16 @@ impl Workload {
 /// What one process does with one contender.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Job {
-    /// Of one session.
+    /// All of one session.
     pub(crate) workloads: Vec<Workload>,
-    /// Timers; in `Churn` how many there are in all, one after another.
+    /// The number of timers; in `Churn`, of all timers, one after another.
     pub(crate) population: usize,
     pub(crate) callers: usize,
-    /// `None`: as many as each service has if it is not told.
+    /// `None`: each service's default.
     pub(crate) shards: Option<usize>,
-    /// In `Rpc` and `Heartbeat`, over all callers.
+    /// In `Rpc` and `Heartbeat`, the number over all callers.
     pub(crate) operations: usize,
-    /// How long nothing happens in `Idle`.
+    /// How long `Idle` waits.
     pub(crate) idle: Duration,
 }
 
@@ -214,7 +214,7 @@ fn far(number: u64) -> Timer {
     Timer::new(number, Duration::from_millis(60_000 + scramble(!number) % 3_540_000))
 }
 
-/// Numbers in pieces that a caller takes at a time.
+/// Numbers in the pieces that a caller takes at a time.
 fn batches<C: Caller>(numbers: std::ops::Range<u64>) -> impl Iterator<Item = std::ops::Range<u64>> {
     let end = numbers.end;
     numbers.step_by(C::BATCH).map(move |first| first..end.min(first + C::BATCH as u64))

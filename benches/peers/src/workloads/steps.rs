@@ -4,12 +4,12 @@ use crate::process::{self, Who};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is noted how long the thread has run.
+/// How often we note for how long the thread has run.
 const NOTED_EVERY: Duration = Duration::from_micros(100);
-/// Steps that take less are not worth a look at how long the thread has run.
+/// A step that takes less is not worth a look at how long the thread has run.
 const SLOW: Duration = Duration::from_micros(200);
 
-/// Runs `work` on a thread that is pinned. (The one that calls is not: what it starts would be, too.)
+/// Runs `work` on a pinned thread. (The calling thread is not pinned: what it starts would be, too.)
 pub(super) fn on_core<R: Send>(core: usize, work: impl FnOnce() -> R + Send) -> R {
     let pinned = || {
         process::pin(core);
@@ -24,10 +24,10 @@ pub(super) struct Steps {
     /// The end of the last one, and the beginning of the next: one reading of the clock for both.
     last: Instant,
     pub(super) worst: Duration,
-    /// The worst without what the thread waited for its core, which others had, or the host of a virtual machine. Up to `NOTED_EVERY` too
-    /// much.
+    /// The worst step without the time that the thread waited for its core, which others had, or the host of a virtual
+    /// machine. Too long by up to `NOTED_EVERY`.
     pub(super) worst_own: Duration,
-    /// How long the thread had run at some moment before the step that is under way.
+    /// How long the thread had run at some moment before the current step.
     ran: Duration,
     ran_at: Instant,
     /// How often the thread had gone to sleep at the end of the last slow step.
@@ -42,7 +42,7 @@ impl Steps {
         Self { start, last: start, worst: Duration::ZERO, worst_own: Duration::ZERO, ran, ran_at: start, sleeps }
     }
 
-    /// Steps in which nothing is done but to read the clock.
+    /// Steps that only read the clock.
     pub(super) fn of_nothing(length: Duration) -> Self {
         let mut steps = Self::begin();
         while steps.length() < length {
@@ -63,7 +63,7 @@ impl Steps {
         }
     }
 
-    /// How much of a step that has ended just now was its own: while it ran, or wanted to sleep.
+    /// How much of a step that has just ended was the thread's own: while it ran, or wanted to sleep.
     fn own(&mut self, length: Duration) -> Duration {
         let (ran, sleeps) = (process::cpu(Who::ThisThread) - self.ran, process::thread_sleeps());
         let has_slept = sleeps.is_none() || sleeps != self.sleeps;
@@ -71,7 +71,7 @@ impl Steps {
         if has_slept { length } else { length.min(ran) }
     }
 
-    /// No part of a step.
+    /// Notes how long the thread has run, between steps.
     fn note(&mut self) {
         self.ran = process::cpu(Who::ThisThread);
         self.ran_at = Instant::now();
@@ -90,7 +90,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_millis(20);
 
-    /// Keeps the processor until this thread has run for so long.
+    /// Keeps the processor busy until this thread has run for `length`.
     fn work(length: Duration) {
         let end = process::cpu(Who::ThisThread) + length;
         while process::cpu(Who::ThisThread) < end {}
@@ -120,7 +120,7 @@ mod tests {
             }
             let steps = on_core(0, || {
                 let mut steps = Steps::begin();
-                // The other one has its turns meanwhile.
+                // The other thread has its turns meanwhile.
                 let end = Instant::now() + LONG;
                 while Instant::now() < end {}
                 steps.step();
