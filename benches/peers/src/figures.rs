@@ -95,13 +95,24 @@ impl Rows {
         Spread::of(self.values(at, contender, metric).into_iter().map(|(_, value)| value))
     }
 
+    /// The most runs that any contender has figures of.
+    pub(crate) fn run_count(&self, at: At) -> usize {
+        let is_there =
+            |row: &&Row| (row.workload, row.population, row.callers) == (at.workload, at.population, at.callers);
+        self.0.iter().filter(is_there).map(|row| row.run + 1).max().unwrap_or(0)
+    }
+
     /// The median over the runs of a peer's figure divided by ours of the same run.
     pub(crate) fn ratio(&self, at: At, peer: &str, ours: &str, metric: &Metric) -> Option<f64> {
-        let ours = self.values(at, ours, metric.name);
-        let ours_of = |run| ours.iter().find(|(other, _)| *other == run).map(|(_, value)| *value);
-        let peers = self.values(at, peer, metric.name).into_iter();
-        let ratios = peers.filter_map(|(run, value)| Some(value / ours_of(run)?));
-        Some(Spread::of(ratios)?.median)
+        self.quotient((at, peer), (at, ours), metric.name)
+    }
+
+    /// The median over the runs of one figure divided by another of the same run.
+    pub(crate) fn quotient(&self, above: (At, &str), below: (At, &str), metric: &str) -> Option<f64> {
+        let below = self.values(below.0, below.1, metric);
+        let below_of = |run| below.iter().find(|(other, _)| *other == run).map(|(_, value)| *value);
+        let above = self.values(above.0, above.1, metric).into_iter();
+        Some(Spread::of(above.filter_map(|(run, value)| Some(value / below_of(run)?)))?.median)
     }
 
     pub(crate) fn to_csv(&self) -> String {
@@ -150,7 +161,7 @@ mod tests {
     #[test]
     fn a_report_survives_its_way_as_text() {
         let mut report = Report::default();
-        report.add(Workload::Rpc, [12.5, 0.25]);
+        report.add(Workload::Rpc, [12.5, 0.25, 99.0]);
         report.add(Workload::Churn, [-3.0]);
         report.fault("rpc: 3 of 9 were not pending".to_owned());
         assert_eq!(Report::from_text(&report.to_text()), report);

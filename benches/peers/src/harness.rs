@@ -9,10 +9,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// A contender, and what it did wrong in one run.
+pub(crate) type Fault = (&'static str, String);
+
 pub(crate) struct Outcome {
     pub(crate) rows: Rows,
-    /// Contender and what went wrong, once each.
-    pub(crate) faults: Vec<(&'static str, String)>,
+    pub(crate) faults: Vec<Fault>,
 }
 
 /// The jobs of a run, each for every contender that it suits and several times.
@@ -47,7 +49,8 @@ fn populations(options: &Options, session: Session) -> Vec<usize> {
         _ if !options.populations.is_empty() => &options.populations,
         (Session::Calls, true) => &[100_000],
         (Session::Calls, false) => &[100_000, 1_000_000, 10_000_000],
-        (Session::Burst, true) => &[100_000],
+        (Session::Burst | Session::Deferred, true) => &[100_000],
+        (Session::Deferred, false) => &[1_000_000],
         (Session::Burst, false) => &[100_000, 1_000_000],
         (Session::Grow | Session::Churn | Session::Advance, false) => &[10_000_000],
         (Session::Memory, false) => &[1_000_000, 10_000_000],
@@ -66,17 +69,19 @@ fn runs(options: &Options, job: &Job) -> usize {
     options.runs.unwrap_or(own)
 }
 
-/// By handle, timers fire and wait just as they do by key.
+/// Timers fire and wait without their key: so they are not measured by handle once more.
 pub(crate) fn suits(entry: &Entry, job: &Job) -> bool {
     match entry.access {
         Access::Key => job.session() != Session::Advance,
-        Access::Handle => !matches!(job.session(), Session::Burst | Session::Idle | Session::Advance),
+        Access::Handle => {
+            !matches!(job.session(), Session::Deferred | Session::Burst | Session::Idle | Session::Advance)
+        }
         Access::Own => job.session() == Session::Advance,
     }
 }
 
-/// Calls `done` after each job, with all figures so far.
-pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Job, &Rows)) -> Outcome {
+/// Calls `done` after each job, with all figures so far, and the job's faults.
+pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Job, &Rows, &[Fault])) -> Outcome {
     let jobs = plan(options);
     let processes =
         jobs.iter().map(|job| runs(options, job) * entries.iter().filter(|entry| suits(entry, job)).count());
@@ -84,6 +89,7 @@ pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Jo
     let mut outcome = Outcome { rows: Rows::default(), faults: Vec::new() };
     for job in &jobs {
         let suited: Vec<_> = entries.iter().filter(|entry| suits(entry, job)).collect();
+        let faults_before = outcome.faults.len();
         for run in 0..runs(options, job) {
             // Another contender begins each time, so that none always follows the same one.
             for entry in suited.iter().cycle().skip(run).take(suited.len()) {
@@ -92,7 +98,7 @@ pub(crate) fn run(options: &Options, entries: &[Entry], mut done: impl FnMut(&Jo
                 progress.inc(1);
             }
         }
-        progress.suspend(|| done(job, &outcome.rows));
+        progress.suspend(|| done(job, &outcome.rows, &outcome.faults[faults_before..]));
     }
     progress.finish_and_clear();
     outcome

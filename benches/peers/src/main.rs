@@ -86,19 +86,17 @@ fn measure(options: &Options) -> Result<bool, String> {
     println!("{}; keys hashed by {}", process::machine(), if options.fast_hash { "FxHash" } else { "SipHash" });
     println!("{}", versions());
     let mut written = Ok(());
-    let outcome = harness::run(options, &entries, |job, rows| {
+    let outcome = harness::run(options, &entries, |job, rows, faults| {
         print_tables(&entries, job, rows);
+        faults.iter().for_each(|(contender, fault)| println!("\nFAULT: {contender}: {fault}"));
         // After each job: later trouble must not lose hours of figures.
         written = write(&directory, &entries, rows);
     });
     written.map_err(|error| format!("{}: {error}", directory.display()))?;
-    let mut is_fine = true;
-    for (contender, fault) in &outcome.faults {
-        println!("\nFAULT: {contender}: {fault}");
-        is_fine &= !contender.starts_with("shardwheel");
-    }
-    println!("\nRows and plots are in {}", directory.display());
-    Ok(is_fine)
+    table::print_own(&outcome.rows);
+    println!("\n{} faults. Rows and plots are in {}", outcome.faults.len(), directory.display());
+    let is_ours = |name: &str| entries.iter().any(|entry| entry.name == name && entry.is_ours());
+    Ok(!outcome.faults.iter().any(|(contender, _)| is_ours(contender)))
 }
 
 /// The versions of everything that is measured, as this program was built.
@@ -116,7 +114,8 @@ fn chosen(options: &Options) -> Result<Vec<Entry>, String> {
     let mut entries = contenders(options.fast_hash);
     let wanted = &options.contenders;
     if let Some(unknown) = wanted.iter().find(|name| entries.iter().all(|entry| entry.name != **name)) {
-        return Err(format!("{unknown}: there is no such contender; --help tells them"));
+        let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+        return Err(format!("--contenders {unknown}: it must be one of {}", names.join(", ")));
     }
     entries.retain(|entry| wanted.is_empty() || wanted.iter().any(|name| name == entry.name));
     Ok(entries)

@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::workloads::{Job, Workload};
-use lexopt::Arg::Long;
+use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ Usage: cargo bench --bench peers -- [options]
   --only LIST         these workloads, as rpc,heartbeat (default: all)
   --contenders LIST   these contenders, as shardwheel,tokio-sleep (default: all)
   --n LIST            these numbers of timers, as 100000,1000000 (default: each workload's own)
-  --callers LIST      these numbers of calling threads (default: 1,2)
+  --callers LIST      these numbers of calling threads, in schedule to heartbeat (default: 1,2)
   --shards N          of shardwheel and of delay-queue-shards (default: as many as cores)
   --operations N      of rpc and heartbeat, over all callers (default: as many as timers, within bounds)
   --runs N            the rounds of which the median is told (default: 5; quick: 3 of calls, else 1)
@@ -68,8 +68,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
         out: None,
     };
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
-        let Long(name) = argument else {
-            return if argument == lexopt::Arg::Short('h') { Ok(Command::Help) } else { Err(HELP.to_owned()) };
+        let name = match argument {
+            Short('h') => return Ok(Command::Help),
+            Short(letter) => return Err(format!("-{letter}: there is no such option; --help lists them")),
+            Value(word) => return Err(format!("{}: what is it for? --help lists the options", word.display())),
+            Long(name) => name,
         };
         let name = name.to_owned();
         let mut value = || parser.value().and_then(|value| value.string()).map_err(|error| error.to_string());
@@ -77,16 +80,16 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
             "help" => return Ok(Command::Help),
             "quick" => options.quick = true,
             "fast-hash" => options.fast_hash = true,
-            "only" => options.only = list(&name, &value()?, |name| Workload::by_name(name).ok_or("no such workload"))?,
+            "only" => options.only = list(&name, &value()?, workload)?,
             "contenders" => options.contenders = list(&name, &value()?, |name| Ok(name.to_owned()))?,
             "n" => options.populations = list(&name, &value()?, count)?,
-            "callers" => options.callers = list(&name, &value()?, count)?,
-            "shards" => options.shards = Some(named(&name, &value()?, shard_count)?),
+            "callers" => options.callers = list(&name, &value()?, few)?,
+            "shards" => options.shards = Some(named(&name, &value()?, few)?),
             "operations" => options.operations = Some(named(&name, &value()?, count)?),
-            "runs" => options.runs = Some(named(&name, &value()?, count)?),
+            "runs" => options.runs = Some(named(&name, &value()?, few)?),
             "out" => options.out = Some(value()?.into()),
             "child" => return child(&value()?, &options),
-            _ => return Err(format!("--{name}: there is no such option; --help tells them")),
+            _ => return Err(format!("--{name}: there is no such option; --help lists them")),
         }
     }
     let (fewest, most) = (options.populations.iter().min(), options.callers.iter().max());
@@ -98,22 +101,33 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) ->
     Ok(Command::Measure(options))
 }
 
-fn list<T>(option: &str, text: &str, item: impl Fn(&str) -> Result<T, &'static str>) -> Result<Vec<T>, String> {
+fn list<T>(option: &str, text: &str, item: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     text.split(',').map(|word| named(option, word, &item)).collect()
 }
 
 /// An error that names the option and its value.
-fn named<T>(option: &str, word: &str, item: impl Fn(&str) -> Result<T, &'static str>) -> Result<T, String> {
+fn named<T>(option: &str, word: &str, item: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     item(word).map_err(|error| format!("--{option} {word}: {error}"))
 }
 
-fn count(word: &str) -> Result<usize, &'static str> {
-    let digits: String = word.chars().filter(|&letter| letter != '_').collect();
-    digits.parse().ok().filter(|&count| (1..=100_000_000).contains(&count)).ok_or("it must be 1 to 100000000")
+fn count(word: &str) -> Result<usize, String> {
+    up_to(100_000_000, word)
 }
 
-fn shard_count(word: &str) -> Result<usize, &'static str> {
-    word.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or("it must be 1 to 1024")
+/// Of threads, shards or runs.
+fn few(word: &str) -> Result<usize, String> {
+    up_to(1024, word)
+}
+
+fn up_to(most: usize, word: &str) -> Result<usize, String> {
+    let digits: String = word.chars().filter(|&letter| letter != '_').collect();
+    let count = digits.parse().ok().filter(|count| (1..=most).contains(count));
+    count.ok_or_else(|| format!("it must be 1 to {most}"))
+}
+
+fn workload(word: &str) -> Result<Workload, String> {
+    let names = || Workload::ALL.map(Workload::name).join(", ");
+    Workload::by_name(word).ok_or_else(|| format!("it must be one of {}", names()))
 }
 
 /// The arguments of a process that does `job`; [`parse`] reads them again.
@@ -131,7 +145,7 @@ fn child(text: &str, options: &Options) -> Result<Command, String> {
     let mut words = text.split(' ');
     let mut next = || words.next().ok_or_else(|| format!("{text}: too short"));
     let contender = next()?.to_owned();
-    let workloads = list("child", next()?, |name| Workload::by_name(name).ok_or("no such workload"))?;
+    let workloads = list("child", next()?, workload)?;
     let job = Job {
         workloads,
         population: number(next()?)?,
@@ -175,6 +189,10 @@ mod tests {
             ("--runs 0", "--runs 0: "),
             ("--shards 1025", "--shards 1025: "),
             ("--slow", "--slow: "),
+            ("-x", "-x: "),
+            ("slow", "slow: "),
+            ("--only nap", "--only nap: it must be one of schedule, "),
+            ("--callers 2000", "--callers 2000: it must be 1 to 1024"),
         ] {
             let error = parse(arguments.split(' ')).expect_err(arguments);
             assert!(error.starts_with(named), "{error}");

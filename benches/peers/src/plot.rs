@@ -21,7 +21,7 @@ const GRID: RGBColor = RGBColor(0xe3, 0xe3, 0xe3);
 /// In batches, and one by one: from the last in the list of contenders to the first. A plot has no more of ours.
 const OURS: [RGBColor; 2] = [RGBColor(0xf0, 0x8a, 0x5d), RGBColor(0xd6, 0x27, 0x28)];
 /// Also distinguishable without seeing red or green, as far as so many colours can be.
-const PEERS: [RGBColor; 8] = [
+const PEERS: [RGBColor; 10] = [
     RGBColor(0x1f, 0x5f, 0xa8),
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x00, 0x9e, 0x73),
@@ -30,6 +30,8 @@ const PEERS: [RGBColor; 8] = [
     RGBColor(0x94, 0x67, 0xbd),
     RGBColor(0x7f, 0x7f, 0x7f),
     RGBColor(0xe3, 0x77, 0xc2),
+    RGBColor(0x22, 0x22, 0x22),
+    RGBColor(0x9a, 0xcd, 0x32),
 ];
 
 /// Writes each plot for which there are figures.
@@ -146,12 +148,13 @@ struct Line {
 }
 
 fn lines(entries: &[&Entry], points: impl Fn(&Entry) -> Vec<(f64, f64)>) -> Vec<Line> {
-    let (mut ours, mut peers) = (OURS.iter().cycle(), PEERS.iter().cycle());
+    let (mut ours, mut peers) = (OURS.iter(), PEERS.iter());
     // Ours last: above the others.
     let line = |entry: &&Entry| {
         let is_ours = entry.name.starts_with("shardwheel");
         let (colors, width) = if is_ours { (&mut ours, 4) } else { (&mut peers, 2) };
-        Line { name: entry.name, color: *colors.next().unwrap_or(&INK), width, points: points(entry) }
+        let color = *colors.next().expect("a color for each, see the test");
+        Line { name: entry.name, color, width, points: points(entry) }
     };
     let mut lines: Vec<_> = entries.iter().rev().map(line).collect();
     lines.retain(|line| !line.points.is_empty());
@@ -325,6 +328,18 @@ mod tests {
 
     fn ticks(scale: Scale, values: &[f64]) -> Vec<f64> {
         Axis { title: "", scale, label: |_| String::new() }.ticks(values.iter().copied())
+    }
+
+    #[test]
+    fn no_two_contenders_of_a_plot_have_one_color() {
+        let entries = crate::contenders::all::<std::collections::hash_map::RandomState>();
+        for access in [Access::Key, Access::Handle] {
+            let mut colors: Vec<_> = lines(&by(access, &entries), |_| vec![(0.0, 1.0)]);
+            let count = colors.len();
+            colors.sort_by_key(|line| (line.color.0, line.color.1, line.color.2));
+            colors.dedup_by_key(|line| (line.color.0, line.color.1, line.color.2));
+            assert_eq!(colors.len(), count);
+        }
     }
 
     #[test]

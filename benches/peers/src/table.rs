@@ -1,8 +1,8 @@
 //! Tables in Markdown.
 
-use crate::contenders::Entry;
+use crate::contenders::{Access, Entry};
 use crate::figures::{At, Rows, Spread};
-use crate::workloads::{Metric, Workload};
+use crate::workloads::{Metric, Session, Workload};
 
 /// One line per contender that has figures.
 pub(crate) fn print(entries: &[Entry], rows: &Rows, at: At) {
@@ -15,6 +15,55 @@ pub(crate) fn print(entries: &[Entry], rows: &Rows, at: At) {
         if rows.spread(at, entry.name, first.name).is_some() {
             println!("{}", line(entry, rows, at));
         }
+    }
+    print_best(entries, rows, at);
+}
+
+/// Below a table: ours to the best of those peers that free what was cancelled, by each figure that is compared.
+fn print_best(entries: &[Entry], rows: &Rows, at: At) {
+    for access in [Access::Key, Access::Handle] {
+        let peers = || entries.iter().filter(|entry| entry.access == access && entry.frees && !entry.is_ours());
+        let best = |metric: &'static Metric| {
+            let ratios =
+                peers().filter_map(|peer| Some((rows.ratio(at, peer.name, access.ours(), metric)?, peer.name)));
+            let (ratio, name) = ratios.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+            Some(format!("{} {ratio:.2} (`{name}`)", metric.name))
+        };
+        let best: Vec<_> = compared(at.workload).filter_map(best).collect();
+        if !best.is_empty() {
+            println!("\n`{}` to the best that frees what was cancelled: {}", access.ours(), best.join(", "));
+        }
+    }
+}
+
+/// Ours beside ours: what more callers and batches bring, by the clock. Nothing without such figures.
+pub(crate) fn print_own(rows: &Rows) {
+    let workloads = Workload::ALL.into_iter().filter(|workload| workload.session() == Session::Calls);
+    let mut lines = Vec::new();
+    for workload in workloads {
+        let places = rows.places(workload);
+        for &(population, callers) in &places {
+            let at = At { workload, population, callers };
+            let alone = places.iter().find(|&&(n, _)| n == population).map(|&(_, callers)| At { callers, ..at });
+            let gain = |name| {
+                let alone = alone.filter(|alone| alone.callers < callers)?;
+                rows.quotient((alone, name), (at, name), "wall")
+            };
+            let batches = rows.quotient((at, "shardwheel"), (at, "shardwheel-batch"), "wall");
+            let cells = [gain("shardwheel"), gain("shardwheel-batch"), batches];
+            if cells.iter().any(Option::is_some) {
+                let cells = cells.map(|cell| cell.map_or(" |".to_owned(), |cell| format!(" {cell:.2} |")));
+                lines.push(format!("| {} | {population} | {callers} |{}", workload.name(), cells.concat()));
+            }
+        }
+    }
+    if !lines.is_empty() {
+        println!(
+            "\nOurs: the throughput of these callers divided by that of the fewest, single calls and batches; and the"
+        );
+        println!("time of single calls divided by that of batches\n");
+        println!("| | timers | callers | single | batches | single to batches |\n|---|--:|--:|--:|--:|--:|");
+        lines.iter().for_each(|line| println!("{line}"));
     }
 }
 
@@ -38,7 +87,11 @@ fn line(entry: &Entry, rows: &Rows, at: At) -> String {
         ratio.map_or(" |".to_owned(), |ratio| format!(" {ratio:.2} |"))
     };
     let ratios: String = compared(at.workload).map(ratio).collect();
-    format!("| {} |{figures}{ratios}", entry.name)
+    // A run that failed has no figures.
+    let runs = |name| at.workload.metrics().first().map_or(0, |first| rows.values(at, name, first.name).len());
+    let (own, most) = (runs(entry.name), rows.run_count(at));
+    let name = if own < most { format!("{} ({own} of {most} runs)", entry.name) } else { entry.name.to_owned() };
+    format!("| {name} |{figures}{ratios}")
 }
 
 fn cell(spread: Option<Spread>) -> String {

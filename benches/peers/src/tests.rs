@@ -67,6 +67,12 @@ fn all_contenders_by_key_fire_each_timer_once() {
 }
 
 #[test]
+fn all_contenders_by_key_move_timers_before_they_fire() {
+    let by_key = entries().into_iter().filter(|entry| entry.access == contenders::Access::Key);
+    at_once(by_key, |entry| run(&entry, Session::Deferred, 1));
+}
+
+#[test]
 fn wheels_of_ones_own_expire_each_value_once() {
     let wheels = contenders::all::<RandomState>().into_iter().filter(|entry| entry.access == contenders::Access::Own);
     wheels.for_each(|entry| run(&entry, Session::Advance, 1));

@@ -23,20 +23,23 @@ pub(crate) trait Timers: Default + Send + 'static {
     fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Option<u64>>;
 }
 
-/// `DelayQueue`s, alone or with an index, and the runtime that drives them.
+/// `DelayQueue`s, alone or with an index, and what drives them.
 pub(super) struct Driven<T> {
-    runtime: Runtime,
+    /// One for each queue: each has a clock, and the lock of that, to itself. Not empty.
+    runtimes: Vec<Runtime>,
     queues: Vec<Arc<Mutex<T>>>,
 }
 
 impl<T: Timers> Driven<T> {
     pub(super) fn new(count: usize, witness: &'static Witness) -> Self {
-        let (runtime, queues) = (super::runtime(), Vec::from_iter((0..count).map(|_| Arc::default())));
-        for queue in &queues {
+        let queues = Vec::from_iter((0..count).map(|_| Arc::default()));
+        let drive = |queue: &Arc<Mutex<T>>| {
+            let runtime = super::runtime(if count == 1 { None } else { Some(1) });
             // Unconstrained: it yields when it has to wait, not after 128 timers.
             runtime.spawn(unconstrained(drive(Arc::clone(queue), witness)));
-        }
-        Self { runtime, queues }
+            runtime
+        };
+        Self { runtimes: queues.iter().map(drive).collect(), queues }
     }
 
     /// The queue of a key.
@@ -48,9 +51,10 @@ impl<T: Timers> Driven<T> {
         queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread that uses a `DelayQueue` must be within the runtime.
+    /// A thread that uses a `DelayQueue` must be within a runtime. Any will do: to enter that of the key each time would
+    /// cost more.
     pub(super) fn enter(&'static self) -> Entered<T> {
-        Entered { queues: self, _runtime: self.runtime.enter() }
+        Entered { queues: self, _runtime: self.runtimes[0].enter() }
     }
 }
 

@@ -58,19 +58,32 @@ impl Access {
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) access: Access,
+    /// Whether the memory of a timer that is cancelled or moved is free before its old deadline.
+    pub(crate) frees: bool,
     pub(crate) run: fn(&Job) -> Report,
 }
 
+impl Entry {
+    pub(crate) fn is_ours(&self) -> bool {
+        self.name.starts_with("shardwheel")
+    }
+
+    /// One that keeps what was cancelled until its deadline.
+    fn that_keeps(self) -> Self {
+        Self { frees: false, ..self }
+    }
+}
+
 pub(crate) fn by_key<C: Contender>(name: &'static str) -> Entry {
-    Entry { name, access: Access::Key, run: workloads::run::<C> }
+    Entry { name, access: Access::Key, frees: true, run: workloads::run::<C> }
 }
 
 fn by_handle<C: Contender>(name: &'static str) -> Entry {
-    Entry { name, access: Access::Handle, run: workloads::run::<C> }
+    Entry { name, access: Access::Handle, frees: true, run: workloads::run::<C> }
 }
 
 fn by_owner<W: Wheel>(name: &'static str) -> Entry {
-    Entry { name, access: Access::Own, run: workloads::advance::run::<W> }
+    Entry { name, access: Access::Own, frees: true, run: workloads::advance::run::<W> }
 }
 
 pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
@@ -81,9 +94,9 @@ pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
         by_key::<TokioSleep<S>>("tokio-sleep"),
         by_key::<DelayQueueKey<S>>("delay-queue"),
         by_key::<DelayQueueShards<S>>("delay-queue-shards"),
-        by_key::<HashWheel<S>>("hash-wheel"),
-        by_key::<Pingora<S>>("pingora"),
-        by_key::<Heap<S>>("binary-heap"),
+        by_key::<HashWheel<S>>("hash-wheel").that_keeps(),
+        by_key::<Pingora<S>>("pingora").that_keeps(),
+        by_key::<Heap<S>>("binary-heap").that_keeps(),
         by_key::<Tree<S>>("btree-map"),
         by_key::<Moka<S>>("moka"),
         by_handle::<ShardwheelHandle<S, false>>("shardwheel-unindexed"),
@@ -95,8 +108,11 @@ pub(crate) fn all<S: KeyHasher>() -> Vec<Entry> {
     ]
 }
 
-/// As many threads as cores: tokio's default.
-fn runtime() -> tokio::runtime::Runtime {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build();
-    runtime.expect("the system starts threads")
+/// With `threads`; `None`: as many as cores, tokio's default.
+fn runtime(threads: Option<usize>) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    builder.enable_time().build().expect("the system starts threads")
 }

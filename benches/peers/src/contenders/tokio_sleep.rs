@@ -25,7 +25,7 @@ struct Slot {
 impl<S: KeyHasher> Contender for TokioSleep<S> {
     type Caller = Entered<S>;
     fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
-        Self { runtime: super::runtime(), timers: DashMap::default(), witness }
+        Self { runtime: super::runtime(None), timers: DashMap::default(), witness }
     }
     fn caller(&'static self) -> Entered<S> {
         Entered { service: self, _runtime: self.runtime.enter() }
@@ -42,8 +42,10 @@ impl<S: KeyHasher> Wake for Alarm<S> {
     fn wake(self: Arc<Self>) {
         let (service, key) = (self.service, self.key);
         let waker = Waker::from(self);
-        // Polled anew: if it was moved meanwhile, it goes on waiting, with this waker.
-        let due = |slot: &mut Slot| slot.sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        // Polled anew if it is not due: it was moved meanwhile, and goes on waiting, with this waker.
+        let due = |slot: &mut Slot| {
+            slot.sleep.is_elapsed() || slot.sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+        };
         if let Some((_, slot)) = service.timers.remove_if_mut(&key, |_, slot| due(slot)) {
             service.witness.fire(slot.value);
         }

@@ -18,7 +18,7 @@ pub(crate) struct TokioSleepHandle {
 impl Contender for TokioSleepHandle {
     type Caller = Owner;
     fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
-        Self { runtime: super::runtime(), witness }
+        Self { runtime: super::runtime(None), witness }
     }
     fn caller(&'static self) -> Owner {
         Owner { waker: Arc::new(Alarm(self.witness)).into(), _runtime: self.runtime.enter() }

@@ -25,7 +25,7 @@ struct Slot {
 impl<S: KeyHasher> Contender for TokioTask<S> {
     type Caller = &'static Self;
     fn new(witness: &'static Witness, _shards: Option<usize>) -> Self {
-        Self { runtime: super::runtime(), timers: DashMap::default(), witness }
+        Self { runtime: super::runtime(None), timers: DashMap::default(), witness }
     }
     fn caller(&'static self) -> Self::Caller {
         self

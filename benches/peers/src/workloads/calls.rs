@@ -3,6 +3,10 @@
 //! `wall` is the time from the first caller's start until the last caller's thread has ended and the service has done
 //! what it put off, divided by all callers' operations: with two callers, if it scales, it halves. `cpu` is the time
 //! that all of the process's threads ran in between.
+//!
+//! `core` is the part of its time that the caller which got least of its core has run. It falls where callers sleep, behind
+//! a lock; and where they have to share their cores with other programs, or with the service's own threads: then the wall
+//! time is not what the calls take.
 
 use super::{HEARTBEAT, Job, Workload, batches, far, random_order, shuffle, start};
 use crate::contender::{Caller, Contender, Pending, Row, Timer, random_below};
@@ -133,6 +137,7 @@ impl<C: Contender> Stage<'_, C> {
         // The callers, and this thread, which asks for the processor time.
         let barrier = &Barrier::new(shares.len() + 1);
         let (mut starts, mut results) = (Vec::new(), Vec::new());
+        let mut core = f64::INFINITY;
         let mut cpu = Duration::ZERO;
         std::thread::scope(|scope| {
             let spawn = |(index, share)| scope.spawn(move || call(contender, index, barrier, || share, work));
@@ -140,8 +145,9 @@ impl<C: Contender> Stage<'_, C> {
             cpu = process::cpu(process::Who::Process);
             barrier.wait();
             for thread in threads {
-                let (start, result) = thread.join().expect("a caller failed");
+                let (start, share, result) = thread.join().expect("a caller failed");
                 starts.push(start);
+                core = core.min(share);
                 results.push(result);
             }
         });
@@ -150,25 +156,27 @@ impl<C: Contender> Stage<'_, C> {
         let cpu = process::cpu(process::Who::Process) - cpu;
         if self.job.wants(workload) {
             let each = |time: Duration| time.as_nanos() as f64 / operations as f64;
-            self.report.add(workload, [each(wall), each(cpu)]);
+            self.report.add(workload, [each(wall), each(cpu), 100.0 * core]);
         }
         results
     }
 }
 
-/// One caller's thread. Returns when it began.
+/// One caller's thread. Returns when it began, and the part of its time that it ran.
 fn call<C: Contender, T, R>(
     contender: &'static C,
     index: usize,
     barrier: &Barrier,
     share: impl FnOnce() -> T,
     work: impl Fn(&mut C::Caller, T) -> R,
-) -> (Instant, R) {
+) -> (Instant, f64, R) {
     process::pin(index);
     let mut caller = contender.caller();
     barrier.wait();
-    let start = Instant::now();
-    (start, work(&mut caller, share()))
+    let (start, ran) = (Instant::now(), process::cpu(process::Who::ThisThread));
+    let result = work(&mut caller, share());
+    let ran = process::cpu(process::Who::ThisThread) - ran;
+    (start, ran.div_duration_f64(start.elapsed()), result)
 }
 
 /// Schedules and cancels, with up to `IN_FLIGHT` (and a batch) at a time. Returns how many were pending when cancelled.

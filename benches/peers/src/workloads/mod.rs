@@ -3,6 +3,7 @@
 pub(crate) mod advance;
 mod burst;
 mod calls;
+mod deferred;
 mod grow;
 mod idle;
 mod memory;
@@ -28,13 +29,13 @@ const fn metric(name: &'static str, unit: &'static str, compared: bool) -> Metri
 }
 
 /// Per operation, until everything is done: by the clock, and over all threads.
-const COST: &[Metric] = &[metric("wall", "ns", true), metric("cpu", "ns", true)];
+const COST: &[Metric] = &[metric("wall", "ns", true), metric("cpu", "ns", true), metric("core", "%", false)];
 
 const LATENESS: &[Metric] = &[
-    metric("p50", "us", false),
-    metric("p99", "us", false),
-    metric("p99.9", "us", false),
-    metric("max", "us", false),
+    metric("p50", "us", true),
+    metric("p99", "us", true),
+    metric("p99.9", "us", true),
+    metric("max", "us", true),
     metric("cpu", "ns", true),
     metric("early", "", false),
     metric("lost", "", false),
@@ -49,6 +50,7 @@ pub(crate) enum Workload {
     Recycled,
     Sooner,
     Heartbeat,
+    Deferred,
     Burst,
     Idle,
     Grow,
@@ -61,6 +63,7 @@ pub(crate) enum Workload {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Session {
     Calls,
+    Deferred,
     Burst,
     Idle,
     Grow,
@@ -70,15 +73,15 @@ pub(crate) enum Session {
 }
 
 impl Session {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Calls, Self::Burst, Self::Idle, Self::Grow, Self::Memory, Self::Churn, Self::Advance];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Calls, Self::Deferred, Self::Burst, Self::Idle, Self::Grow, Self::Memory, Self::Churn, Self::Advance];
 }
 
 use Workload::*;
 
 impl Workload {
-    pub(crate) const ALL: [Self; 12] =
-        [Schedule, Rpc, Cancel, Recycled, Sooner, Heartbeat, Burst, Idle, Grow, Memory, Churn, Advance];
+    pub(crate) const ALL: [Self; 13] =
+        [Schedule, Rpc, Cancel, Recycled, Sooner, Heartbeat, Deferred, Burst, Idle, Grow, Memory, Churn, Advance];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -88,6 +91,7 @@ impl Workload {
             Recycled => "recycled",
             Sooner => "sooner",
             Heartbeat => "heartbeat",
+            Deferred => "deferred",
             Burst => "burst",
             Idle => "idle",
             Grow => "grow",
@@ -106,6 +110,9 @@ impl Workload {
             Recycled => "as schedule, into the memory that the cancelled ones left",
             Sooner => "each timer moves, in random order, from 1 min to 1 h ahead to 30 s from now",
             Heartbeat => "a random one of the timers, all due in 30 s or less, moves to 30 s from now: later",
+            Deferred => {
+                "timers that were moved to 30 s from now reach their old deadlines: processor time per timer, which `heartbeat` does not count"
+            }
             Burst => "all fire, evenly spread over one second: lateness, and processor time per timer",
             Idle => "all are due in an hour or more: processor time and threads woken, per second",
             Grow => {
@@ -122,6 +129,7 @@ impl Workload {
     pub(crate) fn metrics(self) -> &'static [Metric] {
         match self {
             Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => COST,
+            Deferred => const { &[metric("cpu", "ns", true)] },
             Burst => LATENESS,
             Idle => const { &[metric("cpu", "us/s", false), metric("wake-ups", "/s", false)] },
             Grow => {
@@ -152,6 +160,7 @@ impl Workload {
     pub(crate) fn session(self) -> Session {
         match self {
             Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => Session::Calls,
+            Deferred => Session::Deferred,
             Burst => Session::Burst,
             Idle => Session::Idle,
             Grow => Session::Grow,
@@ -195,6 +204,7 @@ impl Job {
 pub(crate) fn run<C: Contender>(job: &Job) -> Report {
     match job.session() {
         Session::Calls => calls::run::<C>(job),
+        Session::Deferred => deferred::run::<C>(job),
         Session::Burst => burst::run::<C>(job),
         Session::Idle => idle::run::<C>(job),
         Session::Grow => grow::run::<C>(job),
