@@ -83,8 +83,10 @@ fn measure(options: &Options) -> Result<bool, String> {
     std::fs::create_dir_all(&directory)
         .and_then(probe)
         .map_err(|error| format!("--out {}: {error}", directory.display()))?;
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    println!("`cargo bench --bench peers -- {}`{}\n", arguments.join(" "), commit());
     println!("{}; keys hashed by {}", process::machine(), if options.fast_hash { "FxHash" } else { "SipHash" });
-    println!("{}", versions());
+    println!("\n{}", versions());
     let mut written = Ok(());
     let outcome = harness::run(options, &entries, |job, rows, faults| {
         print_tables(&entries, job, rows);
@@ -97,6 +99,14 @@ fn measure(options: &Options) -> Result<bool, String> {
     println!("\n{} faults. Rows and plots are in {}", outcome.faults.len(), directory.display());
     let is_ours = |name: &str| entries.iter().any(|entry| entry.name == name && entry.is_ours());
     Ok(!outcome.faults.iter().any(|(contender, _)| is_ours(contender)))
+}
+
+/// What is checked out, if git tells.
+fn commit() -> String {
+    let describe = ["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=7"];
+    let output = std::process::Command::new("git").args(describe).stderr(std::process::Stdio::null()).output();
+    let commit = output.ok().filter(|output| output.status.success());
+    commit.map_or(String::new(), |output| format!(", at {}", String::from_utf8_lossy(&output.stdout).trim()))
 }
 
 /// The versions of everything that is measured, as this program was built.

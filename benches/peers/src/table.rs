@@ -8,7 +8,7 @@ use crate::workloads::{Metric, Session, Workload};
 pub(crate) fn print(entries: &[Entry], rows: &Rows, at: At) {
     let At { workload, population, callers } = at;
     let threads = if callers == 1 { "1 caller".to_owned() } else { format!("{callers} callers") };
-    println!("\n{}, {population} timers, {threads} ({})\n", workload.name(), workload.meaning());
+    println!("\n## {}, {population} timers, {threads}\n\n{}.\n", workload.name(), workload.meaning());
     println!("{}", head(workload));
     for entry in entries {
         let Some(first) = workload.metrics().first() else { continue };
@@ -58,10 +58,11 @@ pub(crate) fn print_own(rows: &Rows) {
         }
     }
     if !lines.is_empty() {
+        println!("\n## Ours, by the clock\n");
         println!(
-            "\nOurs: the throughput of these callers divided by that of the fewest, single calls and batches; and the"
+            "The throughput of so many callers divided by that of the fewest, in single calls and in batches; and the"
         );
-        println!("time of single calls divided by that of batches\n");
+        println!("time of single calls divided by that of batches.\n");
         println!("| | timers | callers | single | batches | single to batches |\n|---|--:|--:|--:|--:|--:|");
         lines.iter().for_each(|line| println!("{line}"));
     }
