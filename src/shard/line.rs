@@ -10,6 +10,8 @@
 //! are compared. A node's number has four bits more than a line's, so the more lines there are, the shorter the tags:
 //! line and tag together always cover 27 bits of the hash. When the lines double, the first bit of each tag chooses
 //! between the two lines that its line is split into.
+//!
+//! So almost all that looks alike by its tag is the key's own, and a line is split without reading its nodes.
 
 use super::hint::NODE_BITS;
 use super::search::{CELLS, Pattern, Place, Places};

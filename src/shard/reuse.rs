@@ -12,6 +12,8 @@
 //!
 //! The nodes that a thread retires ripen in a list that few other threads share, if any, and each thread looks into its
 //! own list first. So nodes mostly stay where they are in a core's cache, and so do their neighbours in a cache line.
+//!
+//! The price is what threads keep: with hundreds of threads on a hundred shards, more than a million nodes.
 
 use super::Access;
 use super::chain::Chain;
