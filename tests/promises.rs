@@ -1233,8 +1233,8 @@ fn promise_12_closing_does_not_wait_for_a_long_tick() {
     assert!(took < Duration::from_secs(5), "it took {took:?}");
 }
 
-/// Nothing runs the callbacks until the scheduler is closed. So the worker stops claiming at some point, and what is due stays
-/// pending.
+/// Nothing runs the callbacks until the scheduler is closed. So the worker stops claiming at some point, and what is
+/// due stays pending.
 #[test]
 fn promise_12_close_decides_about_what_is_due_but_not_handed_over() {
     const TIMERS: u64 = 150_000;

@@ -5,7 +5,8 @@ use crate::Next;
 use crate::executor::Executor;
 use std::sync::Barrier;
 
-/// The timers that are still pending once the last handle has gone: inside a callback if there is a `stage` to let it go from.
+/// The timers that are still pending once the last handle has gone: inside a callback if there is a `stage` to let it
+/// go from.
 fn left_pending<V: Send + 'static>(value: impl Fn() -> V, stage: Option<Executor>) -> usize {
     let (sender, last) = std::sync::mpsc::channel::<Scheduler<u64, V>>();
     let (last, is_over) = (Mutex::new(last), Arc::new(Barrier::new(2)));
@@ -128,7 +129,8 @@ fn nodes_come_back_however_their_timers_end() {
     nodes_come_back(|number| number.to_string());
 }
 
-/// A call that comes between the look for a timer of the key and the look for room takes the last room, for that very key.
+/// A call that comes between the look for a timer of the key and the look for room takes the last room, for that very
+/// key.
 #[test]
 fn a_timer_that_comes_meanwhile_is_no_lack_of_room() {
     let scheduler = Scheduler::builder().capacity(1).build(|_: &u64, ()| {}).expect("in range");

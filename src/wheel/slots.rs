@@ -552,30 +552,32 @@ impl<E: Entry> Slots<E> {
         true
     }
 
-    fn review_open(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
+    /// Reviews what `pop` hands out, up to `left`.
+    fn review_each(
+        &mut self,
+        left: &mut usize,
+        keep: &mut impl FnMut(E) -> Option<E>,
+        pop: impl Fn(&mut Self) -> Option<E>,
+    ) {
         while *left > 0 {
-            let Some(entry) = self.open.pop(&mut self.arena) else { break };
+            let Some(entry) = pop(self) else { break };
             *left -= 1;
             self.review_entry(entry, keep);
         }
+    }
+
+    fn review_open(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
+        self.review_each(left, keep, |slots| slots.open.pop(&mut slots.arena));
         self.open.is_empty()
     }
 
     fn review_swept(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
-        while *left > 0 {
-            let Some(entry) = self.swept.pop(&mut self.arena) else { break };
-            *left -= 1;
-            self.review_entry(entry, keep);
-        }
+        self.review_each(left, keep, |slots| slots.swept.pop(&mut slots.arena));
         self.swept.is_empty()
     }
 
     fn review_rest(&mut self, left: &mut usize, keep: &mut impl FnMut(E) -> Option<E>) -> bool {
-        while *left > 0 {
-            let Some(entry) = self.pop_rest() else { break };
-            *left -= 1;
-            self.review_entry(entry, keep);
-        }
+        self.review_each(left, keep, |slots| slots.pop_rest());
         self.unprepared().is_none()
     }
 

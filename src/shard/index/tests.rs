@@ -75,7 +75,8 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
 }
 
-/// As by a callback that starts its own key again; and by somebody else, over and over, while all those callbacks are late.
+/// As by a callback that starts its own key again; and by somebody else, over and over, while all those callbacks are
+/// late.
 #[test]
 fn a_key_may_be_started_again_before_its_callback_is_done() {
     let shard = timers();
@@ -220,7 +221,8 @@ fn a_timer_that_gives_way_leaves_nothing_behind() {
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
 }
 
-/// What stands between growing and the end of the shard: the number of a new node needs more lines, and there will be none.
+/// What stands between growing and the end of the shard: the number of a new node needs more lines, and there will be
+/// none.
 #[test]
 fn a_shard_that_is_about_to_be_sealed_takes_no_node_that_it_has_no_room_for() {
     let few = 16 * Lines::new().count();
@@ -274,8 +276,8 @@ fn further_lines_are_used_again() {
     assert_eq!(shard.line_count(), 16 * lines_before);
     assert_eq!(shard.split_ahead(0, u32::MAX, &Access::new(&ordinal)), 2 * shard.line_count());
     assert_eq!(linked(&shard), count as usize);
-    // Those of the first array, of those between, and what they have been split into: as soon as no other test's thread is in a call, where
-    // one may have been stopped.
+    // Those of the first array, of those between, and what they have been split into: as soon as no other test's thread
+    // is in a call, where one may have been stopped.
     let begin = std::time::Instant::now();
     while lines() > 0 {
         assert!(begin.elapsed().as_secs() < 60, "{} lines do not come back", lines());

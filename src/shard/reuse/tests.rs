@@ -204,7 +204,8 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     slab.tidy(&access);
 }
 
-/// Batches that wait for their grace period, perhaps for long, do not keep the memory of a slab that nobody has any more.
+/// Batches that wait for their grace period, perhaps for long, do not keep the memory of a slab that nobody has any
+/// more.
 #[cfg(not(miri))]
 #[test]
 fn the_memory_goes_with_the_last_who_needs_it() {
@@ -217,8 +218,9 @@ fn the_memory_goes_with_the_last_who_needs_it() {
     assert!(last.upgrade().is_none());
 }
 
-/// Runs `step` again and again, while another thread is stopped in the middle of every call, as it were: it is present, and lets
-/// others run. On the same core, so that nothing comes back until they let it run in turn. False if that is impossible.
+/// Runs `step` again and again, while another thread is stopped in the middle of every call, as it were: it is present,
+/// and lets others run. On the same core, so that nothing comes back until they let it run in turn. False if that is
+/// impossible.
 #[cfg(not(miri))]
 fn beside_a_stopped_thread(steps: usize, step: impl Fn() + Sync) -> bool {
     use std::sync::atomic::AtomicBool;
@@ -261,8 +263,8 @@ fn a_caller_that_uses_up_the_nodes_lets_others_run() {
     }
 }
 
-/// A caller that gives way runs what the application has deferred. That starts a timer, and so takes a batch for this thread; it
-/// ends the timer, and so drops keys, and lays a batch ready for all.
+/// A caller that gives way runs what the application has deferred. That starts a timer, and so takes a batch for this
+/// thread; it ends the timer, and so drops keys, and lays a batch ready for all.
 #[cfg(not(miri))]
 #[test]
 fn no_batch_is_lost_when_something_deferred_takes_another() {

@@ -51,8 +51,8 @@ impl<T: Timers> Driven<T> {
         queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread that uses a `DelayQueue` must be within a runtime. Any will do: to enter that of the key each time would
-    /// cost more.
+    /// A thread that uses a `DelayQueue` must be within a runtime. Any will do: to enter that of the key each time
+    /// would cost more.
     pub(super) fn enter(&'static self) -> Entered<T> {
         Entered { queues: self, _runtime: self.runtimes[0].enter() }
     }

@@ -1,10 +1,10 @@
-//! `pingora_timeout::sleep` without a task, as in `tokio_sleep.rs`: each is boxed, in a map by key, and polled once with a
-//! waker of its own, which fires it. It rounds up to 10 ms, cannot be moved, and never takes out what was cancelled: that
-//! stays until its deadline.
+//! `pingora_timeout::sleep` without a task, as in `tokio_sleep.rs`: each is boxed, in a map by key, and polled once
+//! with a waker of its own, which fires it. It rounds up to 10 ms, cannot be moved, and never takes out what was
+//! cancelled: that stays until its deadline.
 //!
-//! Its clock's thread wakes sleepers while it holds the lock of the timers of one thread. So a callback that starts timers
-//! would have to be run elsewhere; this one does not. (`pingora_timeout::timeout` hands delays of more than 15 minutes to
-//! tokio. `sleep` takes any.)
+//! Its clock's thread wakes sleepers while it holds the lock of the timers of one thread. So a callback that starts
+//! timers would have to be run elsewhere; this one does not. (`pingora_timeout::timeout` hands delays of more than 15
+//! minutes to tokio. `sleep` takes any.)
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;
@@ -65,8 +65,8 @@ impl<S: KeyHasher> Pingora<S> {
     fn start(&'static self, key: u64, value: u64, delay: Duration, keep: impl FnOnce(Slot)) {
         let alarm = Arc::new(Alarm { key, service: self, was_woken: AtomicBool::new(false) });
         let mut sleep = Box::pin(pingora_timeout::sleep(delay));
-        // Not under the lock of the key's entry: this takes the one under which sleepers are woken. What fires before it is
-        // in the map is not found there, so somebody looks again.
+        // Not under the lock of the key's entry: this takes the one under which sleepers are woken. What fires before
+        // it is in the map is not found there, so somebody looks again.
         let is_due = sleep.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&alarm)))).is_ready();
         keep(Slot { sleep, value });
         if is_due || alarm.was_woken.load(SeqCst) {

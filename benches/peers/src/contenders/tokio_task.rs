@@ -1,7 +1,7 @@
 //! A task per timer on a multi-threaded tokio runtime, and its `AbortHandle` in a map: what most users of tokio build.
 //!
-//! A sleep that a task awaits cannot be moved from outside, so a move aborts the task and spawns another one. The thread
-//! that takes the entry out of the map decides what becomes of the timer, so answers are exact.
+//! A sleep that a task awaits cannot be moved from outside, so a move aborts the task and spawns another one. The
+//! thread that takes the entry out of the map decides what becomes of the timer, so answers are exact.
 
 use crate::contender::{Caller, Contender, KeyHasher, Timer};
 use crate::witness::Witness;

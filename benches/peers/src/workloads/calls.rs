@@ -4,9 +4,9 @@
 //! what it put off, divided by all callers' operations: with two callers, if it scales, it halves. `cpu` is the time
 //! that all of the process's threads ran in between.
 //!
-//! `core` is the part of its time that the caller which got least of its core has run. It falls where callers sleep, behind
-//! a lock; and where they have to share their cores with other programs, or with the service's own threads: then the wall
-//! time is not what the calls take.
+//! `core` is the part of its time that the caller which got least of its core has run. It falls where callers sleep,
+//! behind a lock; and where they have to share their cores with other programs, or with the service's own threads: then
+//! the wall time is not what the calls take.
 
 use super::{HEARTBEAT, Job, Workload, batches, far, random_order, shuffle, start};
 use crate::contender::{Caller, Contender, Pending, Row, Timer, random_below};

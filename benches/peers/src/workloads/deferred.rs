@@ -1,5 +1,5 @@
-//! What a timer that is moved later costs afterwards, when its old deadline comes: ours is looked at then and filed again,
-//! tokio's filed again, and queues that cannot take out find a stale entry.
+//! What a timer that is moved later costs afterwards, when its old deadline comes: ours is looked at then and filed
+//! again, tokio's filed again, and queues that cannot take out find a stale entry.
 
 use super::{HEARTBEAT, Job, Workload, batches, random_order, start};
 use crate::contender::{Caller, Contender, Row, Timer, scramble};
@@ -31,7 +31,8 @@ pub(super) fn run<C: Contender>(job: &Job) -> Report {
     report
 }
 
-/// `None` if the first old deadline came too soon. (Then what is left of this attempt ends before the next one measures.)
+/// `None` if the first old deadline came too soon. (Then what is left of this attempt ends before the next one
+/// measures.)
 fn attempt<C: Contender>(job: &Job, lead: Duration, report: &mut Report) -> Option<Duration> {
     let witness = Witness::new(0);
     let contender = start::<C>(job, witness);
