@@ -5,8 +5,8 @@ use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::Tick;
 use crate::worker::{Left, NO_LIMIT, Worker};
-use std::cell::RefCell;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// of their callbacks runs. So if one of these callbacks calls `cancel` for another of these timers, the answer is
 /// `None`, and that one still fires. Shards take turns: for the same order in every run, have one shard
 /// ([`Builder::shards`](crate::Builder::shards)).
+///
+/// Messages to the workers are taken in when the clock moves. Until then each timer that is due earlier than all that
+/// its place in memory has had before takes 8 bytes, though it may be cancelled.
 ///
 /// Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
 ///
@@ -55,7 +58,7 @@ impl ManualClock {
         V: Send + 'static,
     {
         let workers = (0..core.shards.len()).map(|index| Worker::new(Arc::clone(&core), index, None)).collect();
-        Self(Arc::new(Driver { core, workers: Mutex::new(workers) }))
+        Self(Arc::new(Driver { core, workers: Mutex::new(workers), mover: AtomicUsize::new(0) }))
     }
 
     /// Moves time on by `by`, visits each deadline on the way in order, runs the callbacks that are due, and then
@@ -133,16 +136,23 @@ struct Driver<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: Arc<Core<K, V>>,
     /// Held while time moves, callbacks included.
     workers: Mutex<Vec<Worker<K, V>>>,
+    /// The thread that moves time, by its mark; 0 for none.
+    mover: AtomicUsize,
 }
 
-thread_local! {
-    /// The drivers that are moving time on this thread, by address.
-    static MOVING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+/// A number that no other live thread has, and not 0: where a thread-local is. That has no destructor, so it is there as
+/// long as the thread is, in the destructors of other thread-locals, too.
+fn mark() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 /// The right to move time; other threads wait for it.
 struct Moving<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
     core: &'a Arc<Core<K, V>>,
+    mover: &'a AtomicUsize,
     workers: MutexGuard<'a, Vec<Worker<K, V>>>,
     /// Keeps the callback while timers may be claimed for it; `None` if the scheduler is gone, and all timers with it.
     _runner: Option<Arc<Runner<K, V>>>,
@@ -150,22 +160,21 @@ struct Moving<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Moving<'_, K, V> {
     fn drop(&mut self) {
-        let _ = MOVING.try_with(|moving| moving.borrow_mut().pop());
+        self.mover.store(0, Relaxed);
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Driver<K, V> {
     /// `None` if this very thread is moving this clock already.
     fn begin(&self) -> Option<Moving<'_, K, V>> {
-        let address = std::ptr::from_ref(self).addr();
-        // A thread that is ending has no thread-locals any more, and is moving nothing.
-        if MOVING.try_with(|moving| moving.borrow().contains(&address)).unwrap_or(false) {
+        // Relaxed, here and below: only this very thread stores its mark.
+        if self.mover.load(Relaxed) == mark() {
             return None;
         }
         // Callbacks' panics are caught, so the workers are in order even if something else has panicked here.
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = MOVING.try_with(|moving| moving.borrow_mut().push(address));
-        Some(Moving { core: &self.core, workers, _runner: self.core.runner.upgrade() })
+        self.mover.store(mark(), Relaxed);
+        Some(Moving { core: &self.core, mover: &self.mover, workers, _runner: self.core.runner.upgrade() })
     }
 }
 

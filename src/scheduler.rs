@@ -525,7 +525,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let room = if core.is_closed() { Room::None } else { self.room(is_there, &ordinal) };
         match room {
             Room::Taken => {}
-            Room::Held => return Ok(Some(value)),
+            Room::Held => {
+                drop(access);
+                // Not after the answer is made: if its destructor panics, the value goes, too.
+                drop(key);
+                return Ok(Some(value));
+            }
             Room::None => {
                 count(Event::Rejected);
                 return Err(self.no_room(key, value));

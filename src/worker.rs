@@ -146,9 +146,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let core = Arc::clone(&self.core);
         let shard = &core.shards[self.index];
         shard.set_hand(now);
-        self.drain(shard, now);
+        let has_jumped = now.0.saturating_sub(self.wheel.hand()) >= LAG_MAX;
+        // After a jump all at once: what is filed before the wheel moves on comes out as it does, and is looked at.
+        self.drain(shard, now, if has_jumped { usize::MAX } else { DRAIN_MAX });
         let caught_up = !self.is_backlogged() && {
-            let most = if now.0.saturating_sub(self.wheel.hand()) < LAG_MAX { STEP_MAX } else { usize::MAX };
+            let most = if has_jumped { usize::MAX } else { STEP_MAX };
             let due = &mut self.due;
             self.wheel.advance_bounded(now.0, most, |_, hint| due.push(hint))
         };
@@ -165,11 +167,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
-    fn drain(&mut self, shard: &Shard<K, V>, now: Tick) {
+    fn drain(&mut self, shard: &Shard<K, V>, now: Tick, limit: usize) {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
         let (wheel, due) = (&mut self.wheel, &mut self.due);
-        shard.mailbox.drain(&mut self.inbox, DRAIN_MAX, &access.guard, |hint| file(wheel, due, hint, now));
+        shard.mailbox.drain(&mut self.inbox, limit, &access.guard, |hint| file(wheel, due, hint, now));
     }
 
     /// True if the executor does not keep up. What is due stays pending meanwhile.
@@ -321,6 +323,7 @@ mod tests {
     use crate::callback::Callback;
     use crate::clock::Clock;
     use crate::executor::Executor;
+    use crate::shard::{Due, Repeats};
     use crate::wheel::slots::LEAD_PART;
 
     const TICK: Duration = Duration::from_millis(1);
@@ -525,6 +528,32 @@ mod tests {
         let slept = worker.sleep_limit(None, now).0 - now.0;
         let last = Hint::new(Tick(now.0 + slept + HORIZON_TICKS), 1);
         assert_eq!(last.tick(now).0, now.0 + slept + HORIZON_TICKS);
+    }
+
+    /// The worker has moved on by so much while the call was under way that a hint reads as one of the future, and a
+    /// promise for the far future as one for the past.
+    #[test]
+    fn a_timer_whose_author_stalled_over_a_jump_fires_at_once() {
+        for jump in [1 << 34, 1 << 35, (1 << 36) - (1 << 33), (1 << 36) - 9, (1 << 36) + 9, (1 << 40) - (1 << 33)] {
+            for is_moved in [false, true] {
+                let (scheduler, mut worker) = worker();
+                let (ordinal, place) = (thread::ordinal(), || scheduler.place(&7));
+                let start = |due| {
+                    let mut access = Access::new(&ordinal);
+                    scheduler.start_at(place(), 7, (), due, Repeats::Never, &mut access).expect("it is open")
+                };
+                let old = Due { tick: Some(Tick(3)), now: Tick(0) };
+                worker.step(Tick(jump));
+                if is_moved {
+                    start(Due { tick: Some(Tick(jump + (1 << 32))), now: Tick(jump) });
+                    assert!(scheduler.shift_at(place(), None, &7, old, &Access::new(&ordinal)));
+                } else {
+                    start(old);
+                }
+                while worker.step(Tick(jump + 1)) != Left::Nothing {}
+                assert_eq!((worker.fired(), scheduler.contains(&7)), (1, false), "after {jump}, {is_moved}");
+            }
+        }
     }
 
     /// Its tick has passed, but the bits that the hint keeps name one of the far future.

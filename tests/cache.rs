@@ -1426,3 +1426,24 @@ proptest! {
         }
     }
 }
+
+/// Keys that were removed are dropped by whatever call comes by later, whose concern they are not.
+#[test]
+fn the_destructor_of_a_key_long_gone_disturbs_no_other_key() {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key(u64);
+    impl Drop for Key {
+        fn drop(&mut self) {
+            assert!(self.0 != 0 || thread::panicking(), "as the test wants it");
+        }
+    }
+    hush_callbacks();
+    let cache = Cache::builder(HOUR).build().expect("the settings are in range");
+    let cursed = std::mem::ManuallyDrop::new(Key(0));
+    for round in 1..1000 {
+        cache.insert(Key(0), round);
+        assert_eq!(cache.remove(&*cursed), Some(round));
+        cache.insert(Key(round % 100 + 1), round);
+        assert_eq!(cache.get(&Key(round % 100 + 1)), Some(round));
+    }
+}

@@ -9,6 +9,7 @@ use shardwheel::{Close, Executor, ManualClock, Next, Scheduler};
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -312,6 +313,22 @@ fn keys_that_panic_when_dropped() {
         }
     }
     clock.advance(HOUR);
+    drop((scheduler, clock));
+    maker.assert_all_gone();
+}
+
+/// The passed key goes before the answer is made: otherwise the value in that would be lost.
+#[test]
+fn given_back_beside_a_key_that_panics_when_dropped() {
+    hush_callbacks();
+    let maker = Maker::default();
+    let (scheduler, clock) = Scheduler::builder().build_manual(|_: &Cursed, _: Token| {}).expect("in range");
+    let cursed = |id| Cursed(1, maker.keys.token(id));
+    assert!(scheduler.schedule_with(cursed(0), maker.value(0), HOUR).is_ok());
+    for id in 1..6 {
+        let again = || scheduler.schedule_if_absent(cursed(id), maker.value(id), HOUR);
+        assert!(catch_unwind(AssertUnwindSafe(again)).is_err());
+    }
     drop((scheduler, clock));
     maker.assert_all_gone();
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use shardwheel::rotating::{RotatingError, RotatingMap, TimeCacheMap};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -408,4 +409,32 @@ fn nothing_is_lost_and_nothing_leaves_twice_under_threads() {
     });
     eventually("the rest expires", || (0..4 * EACH).all(|value| ends.of(value) > 0));
     assert!((0..4 * EACH).all(|value| ends.of(value) == 1));
+}
+
+#[test]
+fn a_value_whose_destructor_uses_the_map_goes_without_its_lock_when_its_key_panics() {
+    static MAP: OnceLock<TimeCacheMap<Key, Value>> = OnceLock::new();
+    static IS_ARMED: AtomicBool = AtomicBool::new(false);
+    #[derive(PartialEq, Eq)]
+    struct Key;
+    impl std::hash::Hash for Key {
+        fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
+            assert!(!IS_ARMED.load(SeqCst), "as the test wants it");
+        }
+    }
+    struct Value;
+    impl Drop for Value {
+        fn drop(&mut self) {
+            let _ = MAP.get().expect("it is set").len();
+        }
+    }
+    let map = TimeCacheMap::new(60 * SECOND, 3, drop::<Vec<(Key, Value)>>).unwrap();
+    assert!(MAP.set(map).is_ok());
+    within(Duration::from_secs(20), "it does not wait for itself", || {
+        let insert = || MAP.get().expect("it is set").insert(Key, Value);
+        assert!(insert().is_none() && insert().is_some());
+        IS_ARMED.store(true, SeqCst);
+        assert!(std::panic::catch_unwind(insert).is_err());
+        IS_ARMED.store(false, SeqCst);
+    });
 }

@@ -4,13 +4,13 @@
 
 mod support;
 
-use shardwheel::{Builder, Close, Executor, Job, Pinning, Scheduler, WeakScheduler};
-use std::cell::Cell;
+use shardwheel::{Builder, Close, Executor, Job, ManualClock, Pinning, Scheduler, WeakScheduler};
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -895,4 +895,57 @@ fn no_thread_outlives_its_scheduler() {
             eventually("its threads have ended", || ours() == (0, 0));
         }
     }
+}
+
+/// The thread that starts a timer has read the clock when another one moves it by years, by so many ticks that what a
+/// hint keeps of its tick reads as one of the future. In some of a thousand rounds they meet.
+#[test]
+fn a_timer_that_begins_as_the_clock_jumps_is_not_forgotten() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    for round in 0..4000 {
+        let (scheduler, clock) = Scheduler::builder().shards(1).build_manual(|_: &u64, ()| {}).expect("in range");
+        let start = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                clock.advance(DAY * 730);
+            });
+            start.wait();
+            (0..round % 300).for_each(|_| std::hint::spin_loop());
+            scheduler.schedule(1, MS).expect("it is open and not full");
+        });
+        clock.advance(DAY);
+        assert!(!scheduler.contains(&1), "round {round}: due since a day, in {:?}", scheduler.remaining(&1));
+    }
+}
+
+/// Where thread-locals with a destructor are gone already.
+#[test]
+fn a_callback_in_the_destructor_of_a_thread_local_may_ask_its_clock_to_move() {
+    struct Late(Scheduler<u64>, ManualClock, Sender<usize>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.schedule(1, MS).expect("it is open and not full");
+            let _ = self.2.send(self.1.advance(2 * MS));
+        }
+    }
+    thread_local! {
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+    let (sender, answers) = channel();
+    thread::spawn(move || {
+        // The first to be there is the last to go.
+        LATE.with(|_| ());
+        let itself = Arc::new(OnceLock::<ManualClock>::new());
+        let (seen, inner) = (Arc::clone(&itself), sender.clone());
+        let moves = move |_: &u64, ()| _ = inner.send(100 + seen.get().expect("it is set").advance(MS));
+        let (scheduler, clock) = Scheduler::builder().build_manual(moves).expect("in range");
+        itself.set(clock.clone()).expect("set once");
+        scheduler.schedule(0, MS).expect("it is open and not full");
+        let _ = sender.send(clock.advance(MS));
+        LATE.with(|late| *late.borrow_mut() = Some(Late(scheduler, clock, sender)));
+    });
+    let answer = || answers.recv_timeout(PATIENCE).expect("it does not wait for itself");
+    assert_eq!([answer(), answer()], [100, 1], "on a thread that lives");
+    assert_eq!([answer(), answer()], [100, 1], "on one that ends");
 }

@@ -74,6 +74,28 @@ const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
 })
 .preemptions(3);
 
+/// While a caller starts a timer, the worker's clock moves on by so many ticks that a hint from before reads as one of the
+/// future.
+const A_JUMP: Model = Model::new("a_jump", || {
+    const JUMP: u64 = (1 << 36) - (1 << 33);
+    let world = World::new();
+    let mut worker = world.worker();
+    let author = spawn({
+        let world = world.clone();
+        move || world.start(1, 1, 7, 5)
+    });
+    worker.jump(JUMP);
+    join(author);
+    worker.turn(JUMP + 1);
+    match worker.firings.as_slice() {
+        [firing] => outcome(firing.at - JUMP),
+        other => panic!("forgotten after a jump: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
 /// A cancelled timer's promise stays with its node; the next timer on the node relies on it while the worker looks.
 const A_PROMISE_OUTLIVES_ITS_TIMER: Model = Model::new("a_promise_outlives_its_timer", || {
     let world = World::new();
@@ -288,7 +310,18 @@ fn a_node_used_again_must_be_published_and_observed() {
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(claim, Change::DropAcquire, "Causality violation");
 }
 
+/// Either the worker's drain after a jump finds the hint, or its author finds the jump.
+#[test]
+fn a_timer_that_begins_as_the_clock_jumps_is_not_forgotten() {
+    A_JUMP.reaches(&[0_u64, 1]);
+    let jump = place("mod.rs", "fence(Ordering::SeqCst);");
+    let push = place("alarm.rs", "fence(Ordering::SeqCst); // Relaxed: the fences decide");
+    A_JUMP.kills(jump, Change::DropFence, "forgotten after a jump");
+    A_JUMP.kills(push, Change::DropFence, "forgotten after a jump");
+}
+
 const MODELS: &[Model] = &[
+    A_JUMP,
     A_LOOK_MEETS_THE_NEXT_TIMER,
     A_PROMISE_KEPT_IS_SEEN,
     MOVED_TWICE,

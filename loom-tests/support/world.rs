@@ -435,14 +435,31 @@ impl Worker {
     /// One turn at a tick: takes the mailbox in, and looks wherever a hint is due.
     pub(crate) fn turn(&mut self, tick: u64) {
         let now = Tick(TICK_0 + tick);
-        let shard = &*self.world.shard;
+        self.take_in();
+        let (due, later) = std::mem::take(&mut self.wheel).into_iter().partition(|hint: &Hint| hint.tick(now) <= now);
+        self.wheel = later;
+        self.look_at(due, tick);
+    }
+
+    /// As `turn`, after the clock has moved on by more ticks than hints can tell. The wheel moves on from where it was, so
+    /// all that is filed before comes out.
+    pub(crate) fn jump(&mut self, tick: u64) {
+        self.world.shard.set_hand(Tick(TICK_0 + tick));
+        self.take_in();
+        let due = std::mem::take(&mut self.wheel);
+        self.look_at(due, tick);
+    }
+
+    fn take_in(&mut self) {
         let ordinal = ordinal(0);
-        let wheel = &mut self.wheel;
+        let (mailbox, wheel) = (&self.world.shard.mailbox, &mut self.wheel);
         // As in `src/worker.rs`, the looks are taken unpinned.
-        shard.mailbox.drain(&mut self.drain, usize::MAX, &Access::new(&ordinal).guard, |hint| wheel.push(hint));
-        let (due, later) = std::mem::take(wheel).into_iter().partition(|hint| hint.tick(now) <= now);
-        *wheel = later;
-        let due: Vec<Hint> = due;
+        mailbox.drain(&mut self.drain, usize::MAX, &Access::new(&ordinal).guard, |hint| wheel.push(hint));
+    }
+
+    fn look_at(&mut self, due: Vec<Hint>, tick: u64) {
+        let (now, ordinal) = (Tick(TICK_0 + tick), ordinal(0));
+        let shard = &*self.world.shard;
         for hint in due {
             match shard.look(hint, now) {
                 Look::Nothing => {}

@@ -1,12 +1,23 @@
 //! A key with its hash, which is computed once, at the beginning of a call: a key that panics or stalls while it is
 //! hashed does so before anything is half done, and maps grow without running the user's code.
 
+use crate::unwind::quietly;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::mem::ManuallyDrop;
 
 pub(super) struct Hashed<K> {
     hash: u64,
-    pub(super) key: K,
+    pub(super) key: ManuallyDrop<K>,
+}
+
+/// A key that was removed long ago is dropped by whatever call comes by when no reader is left. If its destructor panics,
+/// that is no concern of the call's, nor of the other keys that it drops.
+impl<K> Drop for Hashed<K> {
+    fn drop(&mut self) {
+        // SAFETY: the key is not used afterwards: this is dropped once.
+        quietly(|| unsafe { ManuallyDrop::drop(&mut self.key) });
+    }
 }
 
 /// What a call looks for: a key, or what it borrows as.
@@ -20,7 +31,7 @@ impl<K> Hashed<K> {
     where
         K: Hash,
     {
-        Self { hash: hasher.hash_one(&key), key }
+        Self { hash: hasher.hash_one(&key), key: ManuallyDrop::new(key) }
     }
 
     pub(super) fn sought(&self) -> Sought<'_, K> {
@@ -40,7 +51,7 @@ impl<'a, Q: ?Sized> Sought<'a, Q> {
     where
         Q: Eq,
     {
-        self.hash == other.hash && self.key == other.key.borrow()
+        self.hash == other.hash && self.key == K::borrow(&other.key)
     }
 }
 

@@ -95,14 +95,14 @@ impl<K, V> RotatingMap<K, V> {
 impl<K: Hash + Eq, V> RotatingMap<K, V> {
     /// Puts an entry into the newest bucket. Returns the value that was under this key, in any bucket. O(k).
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        self.replace(key, value).map(|(_, old)| old)
+        let old = self.remove_entry(&key);
+        self.put(key, value);
+        old.map(|(_, value)| value)
     }
 
-    /// As `insert`; the old key comes back, too.
-    pub(super) fn replace(&mut self, key: K, value: V) -> Option<(K, V)> {
-        let old = self.remove_entry(&key);
-        self.buckets[0].insert(key, value);
-        old
+    /// Puts an entry into the newest bucket, whose key is in none. Returns the value of one that `Eq` has hidden before.
+    pub(super) fn put(&mut self, key: K, value: V) -> Option<V> {
+        self.buckets[0].insert(key, value)
     }
 
     /// The value of `key`. O(k). Looking at an entry does not keep it: only another [`insert`](Self::insert) does.

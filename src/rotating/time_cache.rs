@@ -157,8 +157,13 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 
     /// Puts an entry into the newest bucket, for another whole expiry. Returns the value that was under this key. O(k).
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        // The old key, which is the user's, is dropped without the lock.
-        let old = self.current().map.replace(key, value);
+        // What is dropped is the user's, and may use this map: so all of it outlives the lock, if `Hash` panics, too.
+        let (old, hidden);
+        let mut current = self.current();
+        old = current.map.remove_entry(&key);
+        hidden = current.map.put(key, value);
+        drop(current);
+        drop(hidden);
         old.map(|(_, value)| value)
     }
 

@@ -52,7 +52,7 @@ pub(crate) use slab::NoNode;
 pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
 use crate::sync::epoch::{Guard, pin};
-use crate::sync::{AtomicU64, Ordering, prefetch};
+use crate::sync::{AtomicU64, Ordering, fence, prefetch};
 use hint::{AtomicPromise, Promise, hint_tick};
 use index::{Found, Index, Unplaced};
 use mailbox::Pushed;
@@ -413,12 +413,34 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// The caller has just made the timer pending with this deadline.
     #[inline(always)]
     fn announce(&self, node: u32, promise: &AtomicPromise, due: Due, access: &Access) {
-        let Some(tick) = due.tick else { return };
-        let tick = hint_tick(tick, due.now);
+        let Some(deadline) = due.tick else { return };
+        let tick = hint_tick(deadline, due.now);
         let seen = promise.load();
         if !seen.covers(tick) {
             self.push_hint(node, promise, seen, tick, access);
         }
+        if self.has_jumped(due.now) {
+            self.announce_again(node, promise, deadline, access);
+        }
+    }
+
+    /// True if the worker has moved on since `then` by more than the bits of a hint or a promise can tell. (The clock
+    /// was moved by years, or the process was stopped for days, while the caller was in the middle of a call.)
+    ///
+    /// - If the caller has pushed a hint, either the worker's drain after the jump finds it, or we find the jump: by
+    ///   the fences in `Alarm` and in `set_hand`.
+    /// - If it relies on a promise that was made after the jump, we find the jump: by what made it come before us,
+    ///   which is the look at the word, or the fence in `Alarm`.
+    #[inline]
+    fn has_jumped(&self, then: Tick) -> bool {
+        self.hand().0.saturating_sub(then.0) > HORIZON_TICKS
+    }
+
+    /// As `announce`, from where the worker is now.
+    #[cold]
+    fn announce_again(&self, node: u32, promise: &AtomicPromise, deadline: Tick, access: &Access) {
+        let now = self.hand();
+        self.announce(node, promise, Due { tick: Some(deadline.max(now)), now }, access);
     }
 
     /// Sends the worker a hint, then promises it; `seen` is the promise as it was before.
@@ -551,8 +573,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.hand().max(self.alarm.asleep_until())
     }
 
+    /// To be called before the worker drains the mailbox at `now`.
     pub(crate) fn set_hand(&self, now: Tick) {
+        let has_jumped = now.0.saturating_sub(self.hand().0) > HORIZON_TICKS;
         self.hand.store(now.0, Ordering::Relaxed);
+        if has_jumped {
+            // SeqCst: pairs with the fence in `Alarm`, see `has_jumped`.
+            fence(Ordering::SeqCst);
+        }
     }
 }
 
