@@ -140,8 +140,8 @@ struct Driver<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     mover: AtomicUsize,
 }
 
-/// A number that no other live thread has, and not 0: where a thread-local is. That has no destructor, so it is there as
-/// long as the thread is, in the destructors of other thread-locals, too.
+/// A number that no other live thread has, and not 0: where a thread-local is. That has no destructor, so it is there
+/// as long as the thread is, in the destructors of other thread-locals, too.
 fn mark() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };

@@ -74,8 +74,8 @@ const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
 })
 .preemptions(3);
 
-/// While a caller starts a timer, the worker's clock moves on by so many ticks that a hint from before reads as one of the
-/// future.
+/// While a caller starts a timer, the worker's clock moves on by so many ticks that a hint from before reads as one of
+/// the future.
 const A_JUMP: Model = Model::new("a_jump", || {
     const JUMP: u64 = (1 << 36) - (1 << 33);
     let world = World::new();

@@ -441,8 +441,8 @@ impl Worker {
         self.look_at(due, tick);
     }
 
-    /// As `turn`, after the clock has moved on by more ticks than hints can tell. The wheel moves on from where it was, so
-    /// all that is filed before comes out.
+    /// As `turn`, after the clock has moved on by more ticks than hints can tell. The wheel moves on from where it was,
+    /// so all that is filed before comes out.
     pub(crate) fn jump(&mut self, tick: u64) {
         self.world.shard.set_hand(Tick(TICK_0 + tick));
         self.take_in();

@@ -11,8 +11,8 @@ pub(super) struct Hashed<K> {
     pub(super) key: ManuallyDrop<K>,
 }
 
-/// A key that was removed long ago is dropped by whatever call comes by when no reader is left. If its destructor panics,
-/// that is no concern of the call's, nor of the other keys that it drops.
+/// A key that was removed long ago is dropped by whatever call comes by when no reader is left. If its destructor
+/// panics, that is no concern of the call's, nor of the other keys that it drops.
 impl<K> Drop for Hashed<K> {
     fn drop(&mut self) {
         // SAFETY: the key is not used afterwards: this is dropped once.

@@ -100,7 +100,8 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
         old.map(|(_, value)| value)
     }
 
-    /// Puts an entry into the newest bucket, whose key is in none. Returns the value of one that `Eq` has hidden before.
+    /// Puts an entry into the newest bucket, whose key is in none. Returns the value of one that `Eq` has hidden
+    /// before.
     pub(super) fn put(&mut self, key: K, value: V) -> Option<V> {
         self.buckets[0].insert(key, value)
     }
