@@ -556,6 +556,23 @@ mod tests {
         }
     }
 
+    /// The promise on which it relies was made by a caller whose clock was ahead of the worker's hand.
+    #[test]
+    fn a_stalled_author_that_meets_a_promise_from_ahead_of_the_hand_is_not_misled() {
+        let (scheduler, mut worker) = worker();
+        let (ordinal, place, half) = (thread::ordinal(), || scheduler.place(&7), 1 << 34);
+        let never = Due { tick: None, now: Tick(0) };
+        let started = scheduler.start_at(place(), 7, (), never, Repeats::Never, &mut Access::new(&ordinal)).map(|_| ());
+        assert!(started.is_ok());
+        worker.step(Tick(half));
+        let far = Due { tick: Some(Tick(2 * half + 9)), now: Tick(half + 9) };
+        for due in [far, Due { tick: Some(Tick(3)), now: Tick(0) }] {
+            assert!(scheduler.shift_at(place(), None, &7, due, &Access::new(&ordinal)));
+        }
+        while worker.step(Tick(half + 9)) != Left::Nothing {}
+        assert_eq!((worker.fired(), scheduler.contains(&7)), (1, false));
+    }
+
     /// Its tick has passed, but the bits that the hint keeps name one of the far future.
     #[test]
     fn a_hint_whose_author_stalled_for_years_is_looked_at_now() {

@@ -157,7 +157,8 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 
     /// Puts an entry into the newest bucket, for another whole expiry. Returns the value that was under this key. O(k).
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        // What is dropped is the user's, and may use this map: so all of it outlives the lock, if `Hash` panics, too.
+        // What is dropped is the user's, and may use this map: so it outlives the lock, also if the key's `Hash`
+        // panics.
         let (old, hidden);
         let mut current = self.current();
         old = current.map.remove_entry(&key);

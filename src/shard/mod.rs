@@ -419,21 +419,23 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if !seen.covers(tick) {
             self.push_hint(node, promise, seen, tick, access);
         }
-        if self.has_jumped(due.now) {
+        if self.has_passed(tick) {
             self.announce_again(node, promise, deadline, access);
         }
     }
 
-    /// True if the worker has moved on since `then` by more than the bits of a hint or a promise can tell. (The clock
-    /// was moved by years, or the process was stopped for days, while the caller was in the middle of a call.)
+    /// True if the worker has passed this tick, for which a hint or a promise was relied on. As a rule it has not even
+    /// reached it. But its clock may have been moved by years, or the process stopped for days, while the caller was in
+    /// the middle of a call: then what hints and promises keep of their ticks may read as their opposite. As long as
+    /// the hand is at or before the tick, the worker's next drain reads both as the caller did.
     ///
-    /// - If the caller has pushed a hint, either the worker's drain after the jump finds it, or we find the jump: by
-    ///   the fences in `Alarm` and in `set_hand`.
-    /// - If it relies on a promise that was made after the jump, we find the jump: by what made it come before us,
-    ///   which is the look at the word, or the fence in `Alarm`.
+    /// - If the caller has pushed a hint, either the worker's next drain finds it, or we find where the hand is: by the
+    ///   fences in `Alarm` and in `set_hand`.
+    /// - If it relies on another one's promise, that was made after the look at the word, or after the fence in
+    ///   `Alarm`, and so was what is known of the hand there.
     #[inline]
-    fn has_jumped(&self, then: Tick) -> bool {
-        self.hand().0.saturating_sub(then.0) > HORIZON_TICKS
+    fn has_passed(&self, tick: Tick) -> bool {
+        self.hand() > tick
     }
 
     /// As `announce`, from where the worker is now.
@@ -563,7 +565,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// The tick that the worker has reached.
     pub(crate) fn hand(&self) -> Tick {
-        // Relaxed, here and in `set_hand`: a number to compare with another clock; nothing is read through it.
+        // Relaxed, here and in `set_hand`: a number; what orders it are the fences that `has_passed` names.
         Tick(self.hand.load(Ordering::Relaxed))
     }
 
@@ -575,12 +577,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// To be called before the worker drains the mailbox at `now`.
     pub(crate) fn set_hand(&self, now: Tick) {
-        let has_jumped = now.0.saturating_sub(self.hand().0) > HORIZON_TICKS;
         self.hand.store(now.0, Ordering::Relaxed);
-        if has_jumped {
-            // SeqCst: pairs with the fence in `Alarm`, see `has_jumped`.
-            fence(Ordering::SeqCst);
-        }
+        // SeqCst: pairs with the fence in `Alarm`, see `has_passed`.
+        fence(Ordering::SeqCst);
     }
 }
 
