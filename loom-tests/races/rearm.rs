@@ -6,7 +6,6 @@ use crate::support::{
     Change, Gate, Lines, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn,
     stall_at_gate,
 };
-use crate::sync::{AtomicU64, Ordering};
 use std::rc::Rc;
 
 /// Timer 7 of key 1, due at 5, is firing.
@@ -51,17 +50,10 @@ const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
     let timer = world.given_repeating(1, 7, 5);
     let mut worker = world.worker();
     worker.turn(0);
-    let done = Rc::new(AtomicU64::new(0));
-    let caller = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.reschedule_this(1, timer, 5)
-        }
-    });
+    let (caller, mark) = world.spawn_marked(move |world| world.reschedule_this(1, timer, 5));
     worker.turn(5);
     let run = worker.runs.pop().expect("it is due");
-    let seen = done.load(Ordering::Relaxed) == 1;
+    let seen = mark.is_seen();
     assert!(join(caller), "it is pending or firing");
     outcome(seen);
     let back = world.run_ends(0, run, None, 5);
@@ -76,16 +68,9 @@ const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
 const FIRED_AND_TOLD: Model = Model::new("fired_and_told", || {
     let world = World::new();
     let timer = world.given_repeating(1, 7, 5);
-    let done = Rc::new(AtomicU64::new(0));
-    let caller = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.fire_now(1, timer)
-        }
-    });
+    let (caller, mark) = world.spawn_marked(move |world| world.fire_now(1, timer));
     let pending = world.find(0, 1).is_some();
-    assert!(pending || done.load(Ordering::Relaxed) == 1, "fired by a caller who is not seen");
+    assert!(pending || mark.is_seen(), "fired by a caller who is not seen");
     outcome(pending);
     assert!(!world.run_ends(0, join(caller), None, 5));
     world.end();
@@ -353,18 +338,11 @@ const COME_BACK_AND_SEEN: Model = Model::new("come_back_and_seen", || {
 const STOPPED_AND_TOLD: Model = Model::new("stopped_and_told", || {
     let world = World::<u32>::with_keys();
     let run = world.fire_now(0, world.given_repeating(1, 7, 5));
-    let done = Rc::new(AtomicU64::new(0));
-    let canceller = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.cancel(1, 1)
-        }
-    });
+    let (canceller, mark) = world.spawn_marked(|world| world.cancel(1, 1));
     let back = world.run_ends(0, run, Some(9), 5);
     if !back {
         assert_eq!(world.find(0, 1), None, "it was stopped");
-        assert_eq!(done.load(Ordering::Relaxed), 1, "stopped by a caller who is not seen");
+        assert!(mark.is_seen(), "stopped by a caller who is not seen");
     }
     outcome((back, join(canceller)));
     world.drop_keys();

@@ -1,8 +1,6 @@
 //! `schedule` of a key that has a timer: one timer survives, every value comes out once, the key is never absent.
 
 use crate::support::{Change, Model, NEVER, World, join, outcome, place, spawn};
-use crate::sync::{AtomicU64, Ordering};
-use std::rc::Rc;
 
 /// The old timer is due when the new one comes.
 const REPLACE_OR_FIRE: Model = Model::new("replace_or_fire", || {
@@ -68,16 +66,9 @@ const REPLACE_OR_CANCEL_AS_SEEN: Model = Model::new("replace_or_cancel_as_seen",
 const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen", || {
     let world = World::new();
     let timer = world.given(1, 7, 5);
-    let done = Rc::new(AtomicU64::new(0));
-    let author = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.schedule(1, 1, 8, 9).expect("not sealed").1
-        }
-    });
+    let (author, mark) = world.spawn_marked(|world| world.schedule(1, 1, 8, 9).expect("not sealed").1);
     let cancelled = world.cancel_this(0, timer);
-    let seen = done.load(Ordering::Relaxed) == 1;
+    let seen = mark.is_seen();
     assert!(cancelled.is_some() || seen, "replaced by an author who is not seen");
     match (join(author), cancelled) {
         (Some(7), None) => outcome("replaced"),
@@ -93,16 +84,9 @@ const REPLACED_BY_SOMEBODY_SEEN: Model = Model::new("replaced_by_somebody_seen",
 const PASSES_OVER_AN_END_THAT_IS_SEEN: Model = Model::new("passes_over_an_end_that_is_seen", || {
     let world = World::new();
     world.given(1, 7, 5);
-    let done = Rc::new(AtomicU64::new(0));
-    let canceller = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.cancel(1, 1)
-        }
-    });
+    let (canceller, mark) = world.spawn_marked(|world| world.cancel(1, 1));
     let replaced = world.schedule(0, 1, 8, NEVER).expect("not sealed").1;
-    let seen = done.load(Ordering::Relaxed) == 1;
+    let seen = mark.is_seen();
     assert!(replaced.is_some() || seen, "ended by a thread that is not seen");
     match (replaced, join(canceller), world.seal().as_slice()) {
         (None, Some(7), [8]) => outcome("old one cancelled"),

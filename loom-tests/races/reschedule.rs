@@ -1,8 +1,6 @@
 //! Moving a timer against everything that ends it: the last deadline counts, and is kept.
 
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
-use crate::sync::{AtomicU64, Ordering};
-use std::rc::Rc;
 
 /// The timer is due when the caller moves it away.
 const LATER_OR_FIRE: Model = Model::new("later_or_fire", || {
@@ -100,17 +98,10 @@ const MOVED_AND_SEEN: Model = Model::new("moved_and_seen", || {
     let timer = world.given(1, 7, 5);
     let mut worker = world.worker();
     worker.turn(0);
-    let done = Rc::new(AtomicU64::new(0));
-    let caller = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.reschedule_this(1, timer, 5)
-        }
-    });
+    let (caller, mark) = world.spawn_marked(move |world| world.reschedule_this(1, timer, 5));
     worker.turn(5);
     assert_eq!(worker.fired(), [7]);
-    let seen = done.load(Ordering::Relaxed) == 1;
+    let seen = mark.is_seen();
     let moved = join(caller);
     assert!(seen || !moved, "the callback did not see what came before the move");
     outcome(moved);

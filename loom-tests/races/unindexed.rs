@@ -3,8 +3,6 @@
 
 use crate::shard::Repeats;
 use crate::support::{Change, Model, World, join, outcome, place, spawn};
-use crate::sync::{AtomicU64, Ordering};
-use std::rc::Rc;
 
 fn begin(world: &World, thread: u32, value: u32, tick: u64) -> bool {
     world.schedule_unindexed(thread, value, tick, Repeats::Never).is_ok()
@@ -266,17 +264,10 @@ const COME_BACK_OR_LAST_HANDLE: Model = Model::new("come_back_or_last_handle_uni
 /// An author that is refused knows what the sealer did before.
 const REFUSED_AND_TOLD: Model = Model::new("refused_and_told", || {
     let world = World::new();
-    let done = Rc::new(AtomicU64::new(0));
-    let sealer = spawn({
-        let (world, done) = (world.clone(), Rc::clone(&done));
-        move || {
-            done.store(1, Ordering::Relaxed);
-            world.seal_as(1).len()
-        }
-    });
+    let (sealer, mark) = world.spawn_marked(|world| world.seal_as(1).len());
     let accepted = [7, 8].map(|value| {
         let is_in = begin(&world, 0, value, 5);
-        assert!(is_in || done.load(Ordering::Relaxed) == 1, "refused by a sealer who is not seen");
+        assert!(is_in || mark.is_seen(), "refused by a sealer who is not seen");
         is_in
     });
     assert_eq!(join(sealer), accepted.into_iter().filter(|&accepted| accepted).count());

@@ -1,11 +1,13 @@
 //! A shard, callers and a worker, small enough for a model; and the ledger in which every key and value must balance.
 
-use super::Gate;
+use super::{Gate, spawn};
 use crate::shard::{
     Access, ClaimedNode, Consumer, Due, Fired, Hint, Intent, Look, Ordinal, Purpose, Refused, Repeats, Shard, Spot,
     Started, Tick,
 };
 use crate::size::BATCH;
+use crate::sync::{AtomicU64, Ordering};
+use loom::thread::JoinHandle;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -153,6 +155,16 @@ impl<K> Clone for World<K> {
     }
 }
 
+/// What a thread has done before a call: a thread that sees what the call did must see this.
+pub(crate) struct Mark(Rc<AtomicU64>);
+
+impl Mark {
+    pub(crate) fn is_seen(&self) -> bool {
+        // Relaxed, here and where it is set: only the call may order it.
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
 /// A timer that is never due: its author pushes no hint, and so passes no fence.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -177,6 +189,17 @@ impl World {
 }
 
 impl<K: Named> World<K> {
+    /// Makes a call on a thread of its own, which sets a mark before.
+    pub(crate) fn spawn_marked<R: 'static>(&self, call: impl FnOnce(&Self) -> R + 'static) -> (JoinHandle<R>, Mark) {
+        let (world, mark) = (self.clone(), Rc::new(AtomicU64::new(0)));
+        let own = Rc::clone(&mark);
+        let thread = spawn(move || {
+            own.store(1, Ordering::Relaxed);
+            call(&world)
+        });
+        (thread, Mark(mark))
+    }
+
     pub(crate) fn with_keys() -> Self {
         Self { shard: Rc::new(Shard::new(STRIPES, BATCH, Tick(TICK_0))) }
     }
