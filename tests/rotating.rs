@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use shardwheel::rotating::{RotatingError, RotatingMap, TimeCacheMap};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -413,13 +413,16 @@ fn nothing_is_lost_and_nothing_leaves_twice_under_threads() {
 
 #[test]
 fn a_value_whose_destructor_uses_the_map_goes_without_its_lock_when_its_key_panics() {
+    const BUCKETS: usize = 3;
     static MAP: OnceLock<TimeCacheMap<Key, Value>> = OnceLock::new();
-    static IS_ARMED: AtomicBool = AtomicBool::new(false);
+    /// How often a key may still be hashed.
+    static LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
     #[derive(PartialEq, Eq)]
     struct Key;
     impl std::hash::Hash for Key {
         fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
-            assert!(!IS_ARMED.load(SeqCst), "as the test wants it");
+            let left = LEFT.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+            assert!(left.is_ok(), "as the test wants it");
         }
     }
     struct Value;
@@ -428,13 +431,43 @@ fn a_value_whose_destructor_uses_the_map_goes_without_its_lock_when_its_key_pani
             let _ = MAP.get().expect("it is set").len();
         }
     }
-    let map = TimeCacheMap::new(60 * SECOND, 3, drop::<Vec<(Key, Value)>>).unwrap();
+    let map = TimeCacheMap::new(60 * SECOND, BUCKETS, drop::<Vec<(Key, Value)>>).unwrap();
     assert!(MAP.set(map).is_ok());
     within(Duration::from_secs(20), "it does not wait for itself", || {
         let insert = || MAP.get().expect("it is set").insert(Key, Value);
         assert!(insert().is_none() && insert().is_some());
-        IS_ARMED.store(true, SeqCst);
-        assert!(std::panic::catch_unwind(insert).is_err());
-        IS_ARMED.store(false, SeqCst);
+        // At each of the times that it is hashed: once for each bucket, and as it is put in.
+        for left in 0..BUCKETS + 1 {
+            LEFT.store(left, SeqCst);
+            assert!(std::panic::catch_unwind(insert).is_err(), "{left}");
+            LEFT.store(usize::MAX, SeqCst);
+            assert!(MAP.get().expect("it is set").remove(&Key).is_none_or(|_| left == 0), "{left}");
+        }
     });
+}
+
+/// The old key goes before the answer is made: otherwise the value in that would be lost.
+#[test]
+fn a_value_is_not_lost_beside_an_old_key_that_panics_when_dropped() {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key(bool);
+    impl Drop for Key {
+        fn drop(&mut self) {
+            assert!(!self.0, "as the test wants it");
+        }
+    }
+    let values = Ledger::default();
+    let mut map = RotatingMap::new(2).unwrap();
+    let cache = TimeCacheMap::new(60 * SECOND, 2, drop::<Vec<(Key, Token)>>).unwrap();
+    let armed = std::mem::ManuallyDrop::new(Key(true));
+    for id in 0..4 {
+        map.insert(Key(true), values.token(id));
+        cache.insert(Key(true), values.token(id + 10));
+        let removals: [&mut dyn FnMut() -> Option<Token>; 2] =
+            [&mut || map.remove(&*armed), &mut || cache.remove(&*armed)];
+        for remove in removals {
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(remove)).is_err());
+        }
+        assert_eq!(values.alive(), 0);
+    }
 }

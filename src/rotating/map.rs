@@ -2,6 +2,7 @@
 
 use super::error::RotatingError;
 use std::borrow::Borrow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
@@ -92,18 +93,25 @@ impl<K, V> RotatingMap<K, V> {
     }
 }
 
+/// The value of an entry that was taken out. Its key goes first: a destructor that panics after the answer is made
+/// would lose the value.
+pub(super) fn value_of<K, V>(entry: Option<(K, V)>) -> Option<V> {
+    let (key, value) = entry?;
+    drop(key);
+    Some(value)
+}
+
 impl<K: Hash + Eq, V> RotatingMap<K, V> {
     /// Puts an entry into the newest bucket. Returns the value that was under this key, in any bucket. O(k).
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let old = self.remove_entry(&key);
-        self.put(key, value);
-        old.map(|(_, value)| value)
+        self.buckets[0].insert(key, value);
+        value_of(old)
     }
 
-    /// Puts an entry into the newest bucket, whose key is in none. Returns the value of one that `Eq` has hidden
-    /// before.
-    pub(super) fn put(&mut self, key: K, value: V) -> Option<V> {
-        self.buckets[0].insert(key, value)
+    /// The place of a key, which is in no bucket, in the newest one.
+    pub(super) fn place(&mut self, key: K) -> Entry<'_, K, V> {
+        self.buckets[0].entry(key)
     }
 
     /// The value of `key`. O(k). Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
@@ -127,7 +135,7 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.remove_entry(key).map(|(_, value)| value)
+        value_of(self.remove_entry(key))
     }
 
     /// As `remove`; the key comes back, too.

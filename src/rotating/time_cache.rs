@@ -8,7 +8,7 @@
 //! t < d <= t + T/(k-1). The k-th, with which the entry leaves, is due at d + T: after T at least, T + T/(k-1) at most.
 
 use super::error::RotatingError;
-use super::map::RotatingMap;
+use super::map::{RotatingMap, value_of};
 use crate::builder::Pinning;
 use crate::close::Close;
 use crate::executor::Executor;
@@ -16,6 +16,7 @@ use crate::manual::ManualClock;
 use crate::scheduler::{Scheduler, WeakScheduler};
 use crate::unwind::caught;
 use std::borrow::Borrow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
@@ -157,15 +158,22 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
 
     /// Puts an entry into the newest bucket, for another whole expiry. Returns the value that was under this key. O(k).
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        // What is dropped is the user's, and may use this map: so it outlives the lock, also if the key's `Hash`
-        // panics.
+        // A value's destructor may use this map, and an old key's: so they outlive the lock, also if `Hash` or `Eq`
+        // panics. (The new key does not, if it panics as it is put in.)
         let (old, hidden);
         let mut current = self.current();
         old = current.map.remove_entry(&key);
-        hidden = current.map.put(key, value);
+        hidden = match current.map.place(key) {
+            Entry::Vacant(place) => {
+                place.insert(value);
+                None
+            }
+            // `Eq` has contradicted itself.
+            Entry::Occupied(mut place) => Some(place.insert(value)),
+        };
         drop(current);
         drop(hidden);
-        old.map(|(_, value)| value)
+        value_of(old)
     }
 
     /// The value of `key`. O(k). Looking at an entry does not keep it: only another [`insert`](Self::insert) does.
@@ -196,7 +204,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
     {
         // As in `insert`.
         let removed = self.current().map.remove_entry(key);
-        removed.map(|(_, value)| value)
+        value_of(removed)
     }
 
     /// The number of entries. O(k).
