@@ -63,6 +63,12 @@ pub(crate) struct Row {
     pub(crate) value: f64,
 }
 
+impl Row {
+    fn is_at(&self, at: At) -> bool {
+        (self.workload, self.population, self.callers) == (at.workload, at.population, at.callers)
+    }
+}
+
 /// Everything that was measured.
 #[derive(Default)]
 pub(crate) struct Rows(Vec<Row>);
@@ -83,11 +89,7 @@ impl Rows {
 
     /// One figure's values, by run.
     pub(crate) fn values(&self, at: At, contender: &str, metric: &str) -> Vec<(usize, f64)> {
-        let is_wanted = |row: &&Row| {
-            (row.workload, row.population, row.callers) == (at.workload, at.population, at.callers)
-                && row.contender == contender
-                && row.metric == metric
-        };
+        let is_wanted = |row: &&Row| row.is_at(at) && row.contender == contender && row.metric == metric;
         self.0.iter().filter(is_wanted).map(|row| (row.run, row.value)).collect()
     }
 
@@ -97,9 +99,7 @@ impl Rows {
 
     /// The most runs that any contender has figures of.
     pub(crate) fn run_count(&self, at: At) -> usize {
-        let is_there =
-            |row: &&Row| (row.workload, row.population, row.callers) == (at.workload, at.population, at.callers);
-        self.0.iter().filter(is_there).map(|row| row.run + 1).max().unwrap_or(0)
+        self.0.iter().filter(|row| row.is_at(at)).map(|row| row.run + 1).max().unwrap_or(0)
     }
 
     /// The median over the runs of a peer's figure divided by ours of the same run.

@@ -3,32 +3,23 @@
 //! Deadlines are spread evenly over one second, and timers are scheduled before that, in random order. A deadline is a
 //! moment fixed before the call, so a timer that fires before it breaks what `sleep` promises.
 
-use super::{Job, Workload, random_order, start};
+use super::{Job, SPREAD, Workload, random_order, start, with_lead};
 use crate::contender::{Caller, Contender, Timer};
 use crate::figures::Report;
 use crate::process;
 use crate::witness::{Verdict, Witness};
 use std::time::{Duration, Instant};
 
-const SPREAD: Duration = Duration::from_secs(1);
-/// Time before the first deadline, besides what the calls take.
-const LEAD: Duration = Duration::from_millis(500);
 const LEAD_PER_TIMER: Duration = Duration::from_micros(4);
 /// Time after the last deadline without any progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let mut report = Report::default();
-    let mut lead = LEAD + LEAD_PER_TIMER * job.population as u32;
-    // A machine that has other things to do may need more time before the first deadline.
-    for _ in 0..3 {
-        if let Some((verdict, cpu)) = attempt::<C>(job, lead) {
-            add(&mut report, job.population, &verdict, cpu);
-            return report;
-        }
-        lead *= 3;
+    match with_lead(job, LEAD_PER_TIMER, |lead| attempt::<C>(job, lead)) {
+        Some((verdict, cpu)) => add(&mut report, job.population, &verdict, cpu),
+        None => report.fault("burst: the calls did not end before the first deadline".to_owned()),
     }
-    report.fault("burst: the calls did not end before the first deadline".to_owned());
     report
 }
 

@@ -1,39 +1,31 @@
 //! What a timer that is moved later costs afterwards, when its old deadline comes: ours is looked at then and filed
 //! again, tokio's filed again, and queues that cannot take out find a stale entry.
 
-use super::{HEARTBEAT, Job, Workload, batches, random_order, start};
+use super::{HEARTBEAT, Job, SPREAD, Workload, batches, random_order, start, with_lead};
 use crate::contender::{Caller, Contender, Row, Timer, scramble};
 use crate::figures::Report;
 use crate::process;
 use crate::witness::Witness;
 use std::time::{Duration, Instant};
 
-/// From the first of the old deadlines to the last.
-const SPREAD: Duration = Duration::from_secs(1);
-/// Before the first, beside what the calls take.
-const LEAD: Duration = Duration::from_millis(500);
 const LEAD_PER_TIMER: Duration = Duration::from_micros(5);
 /// After the last one, for services that are late.
 const CALM: Duration = Duration::from_millis(500);
 
 pub(super) fn run<C: Contender>(job: &Job) -> Report {
     let mut report = Report::default();
-    let mut lead = LEAD + LEAD_PER_TIMER * job.population as u32;
-    // A busy machine may need more time before the first deadline.
-    for _ in 0..3 {
-        if let Some(cpu) = attempt::<C>(job, lead, &mut report) {
-            report.add(Workload::Deferred, [cpu.as_nanos() as f64 / job.population as f64]);
-            return report;
-        }
-        lead *= 2;
+    match with_lead(job, LEAD_PER_TIMER, |lead| attempt::<C>(job, lead, &mut report)) {
+        Some(cpu) => report.add(Workload::Deferred, [cpu.as_nanos() as f64 / job.population as f64]),
+        None => report.fault("deferred: the calls take too long for so many timers".to_owned()),
     }
-    report.fault("deferred: the calls did not end before the first of the old deadlines".to_owned());
     report
 }
 
-/// `None` if the first old deadline came too soon. (Then what is left of this attempt ends before the next one
-/// measures.)
+/// `None` if the first old deadline came too soon, or lies so late that to move to [`HEARTBEAT`] is to move nearer.
 fn attempt<C: Contender>(job: &Job, lead: Duration, report: &mut Report) -> Option<Duration> {
+    if lead + SPREAD > HEARTBEAT {
+        return None;
+    }
     let witness = Witness::new(0);
     let contender = start::<C>(job, witness);
     let first = Instant::now() + lead;
