@@ -118,7 +118,8 @@ impl AtomicPromise {
     #[inline]
     pub(crate) fn promise(&self, seen: Promise, tick: Tick) {
         // Relaxed: the fence in `Alarm`, which comes between the push of a hint and its promise, releases the push to
-        // the Acquire in `load`; the worker's own hints need no push. Nothing else is read through it.
+        // the Acquire in `load`; the worker's own hints need no push. What else is read through it is
+        // the hand (`Shard::has_passed`), by the same fence; after the worker's own promise, by its look at the word.
         let _ = self.0.compare_exchange(seen.0, seen.promising(tick).0, Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -157,9 +157,9 @@ impl Mailbox {
     }
 
     /// Hands the waiting hints to `take`, up to `limit` from each stripe: producers may be faster than the worker.
-    pub(crate) fn drain(&self, drain: &mut Consumer, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
+    pub(crate) fn drain(&self, consumer: &mut Consumer, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
         let mut count = 0;
-        for (stripe, position) in drain.positions.iter_mut().enumerate() {
+        for (stripe, position) in consumer.positions.iter_mut().enumerate() {
             if position.segment.is_null() {
                 // Acquire: pairs with the Release in `install`.
                 position.segment = self.heads[stripe].load(Ordering::Acquire);
@@ -231,8 +231,8 @@ impl Mailbox {
     }
 
     /// True if the consumer has nothing to drain.
-    pub(crate) fn is_drained(&self, drain: &Consumer) -> bool {
-        drain.positions.iter().zip(&self.heads).all(|(position, head)| {
+    pub(crate) fn is_drained(&self, consumer: &Consumer) -> bool {
+        consumer.positions.iter().zip(&self.heads).all(|(position, head)| {
             // Acquire: as in `drain`.
             let segment = if position.segment.is_null() { head.load(Ordering::Acquire) } else { position.segment };
             if segment.is_null() {

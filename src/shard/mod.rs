@@ -427,7 +427,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// True if the worker has passed this tick, for which a hint or a promise was relied on. As a rule it has not even
     /// reached it. But its clock may have been moved by years, or the process stopped for days, while the caller was in
     /// the middle of a call: then what hints and promises keep of their ticks may read as their opposite. As long as
-    /// the hand is at or before the tick, the worker's next drain reads both as the caller did.
+    /// the hand is at or before the tick, the worker's next drain reads both as the caller did. (Unless it stops for
+    /// days a second time while thousands of hints are in front of this one.)
     ///
     /// - If the caller has pushed a hint, either the worker's next drain finds it, or we find where the hand is: by the
     ///   fences in `Alarm` and in `set_hand`.
