@@ -35,6 +35,25 @@ pub(crate) mod epoch {
     }
 }
 
+/// Whether the calling thread is dropping keys, whose destructors may call a scheduler.
+pub(crate) mod key_drops {
+    use std::cell::Cell;
+
+    // Without a destructor, so it is there until the thread's end, for the destructors of other thread-locals, too.
+    thread_local! {
+        static UNDER_WAY: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// True if the thread was dropping keys before, or cannot note that it does.
+    pub(crate) fn begin() -> bool {
+        UNDER_WAY.try_with(|under_way| under_way.replace(true)).unwrap_or(true)
+    }
+
+    pub(crate) fn end() {
+        let _ = UNDER_WAY.try_with(|under_way| under_way.set(false));
+    }
+}
+
 /// Sizes that a model must shrink to stay explorable.
 pub(crate) mod size {
     /// The first segment of a growing array holds `1 << FIRST_SEGMENT_BITS` items.

@@ -147,8 +147,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let shard = &core.shards[self.index];
         shard.set_hand(now);
         let has_jumped = now.0.saturating_sub(self.wheel.hand()) >= LAG_MAX;
-        // After a jump all at once: what is filed before the wheel moves on comes out as it does, and is looked at.
-        self.drain(shard, now, if has_jumped { usize::MAX } else { DRAIN_MAX });
+        self.drain(shard, now, has_jumped);
         let caught_up = !self.is_backlogged() && {
             let most = if has_jumped { usize::MAX } else { STEP_MAX };
             let due = &mut self.due;
@@ -167,9 +166,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
-    fn drain(&mut self, shard: &Shard<K, V>, now: Tick, limit: usize) {
+    /// Files what is in the mailbox. After a jump, all that is there by now: what is filed before the wheel moves on
+    /// comes out as it does, and is looked at.
+    fn drain(&mut self, shard: &Shard<K, V>, now: Tick, has_jumped: bool) {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
+        let limit = if has_jumped { shard.mailbox.depth(&access.guard) as usize } else { DRAIN_MAX };
         let (wheel, due) = (&mut self.wheel, &mut self.due);
         shard.mailbox.drain(&mut self.inbox, limit, &access.guard, |hint| file(wheel, due, hint, now));
     }

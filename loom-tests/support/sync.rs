@@ -828,6 +828,23 @@ impl Event {
     }
 }
 
+/// Each modelled thread has its own.
+pub(crate) mod key_drops {
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static UNDER_WAY: Cell<bool> = Cell::new(false);
+    }
+
+    pub(crate) fn begin() -> bool {
+        UNDER_WAY.with(|under_way| under_way.replace(true))
+    }
+
+    pub(crate) fn end() {
+        UNDER_WAY.with(|under_way| under_way.set(false));
+    }
+}
+
 /// Reclamation as crossbeam-epoch promises it, without crossbeam's own atomics (which loom cannot see).
 ///
 /// What is deferred runs once every guard that was pinned at that moment is gone. In the mode `reclaim_early` it runs

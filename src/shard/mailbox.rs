@@ -178,7 +178,8 @@ impl Mailbox {
         }
     }
 
-    /// How many hints are waiting: exact while nobody pushes or drains. O(stripes).
+    /// How many hints are waiting: exact while nobody pushes or drains. O(stripes). For the consumer, no fewer than
+    /// those whose authors' fences in `Alarm` came before its last fence, whatever is pushed meanwhile.
     pub(crate) fn depth(&self, guard: &Guard) -> u64 {
         let drained = self.drained.load(Ordering::Relaxed);
         let pushed: u64 = self.tails.iter().map(|tail| tail.pushed(guard)).sum();

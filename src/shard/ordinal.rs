@@ -73,6 +73,12 @@ impl Ordinal {
         self.number
     }
 
+    /// True for a number that goes back with this handle.
+    #[cfg(all(test, not(feature = "loom")))]
+    pub(crate) fn is_passing(&self) -> bool {
+        self.taken_from.is_some()
+    }
+
     /// The thread's choice among `count` stripes, a power of two; several threads may share a stripe.
     #[inline]
     pub(crate) fn stripe(&self, count: usize) -> usize {

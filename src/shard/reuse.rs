@@ -24,7 +24,7 @@ use super::segments::{Segments, Zeroed};
 use super::slab::{Node, Slab};
 use crate::sync::epoch::step_aside;
 use crate::sync::size::{BATCH, RIPE_LISTS, STRANDS, WAITING_BATCHES};
-use crate::sync::{AtomicU32, Ordering, UnsafeCell};
+use crate::sync::{AtomicU32, Ordering, UnsafeCell, key_drops};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 /// Not from `sync`: no correctness hangs on these counts, so a model need not explore them.
@@ -93,15 +93,13 @@ struct Own {
     /// Timers that this thread has begun without the index, minus those whose nodes it has retired. Only what the
     /// census has not been told yet.
     unindexed: i64,
-    /// The thread is dropping keys, whose destructors may call the scheduler.
-    drops_keys: bool,
 }
 
 /// One thread's share, by its ordinal; each on cache lines of its own.
 #[derive(Debug, Default)]
 struct Local(CachePadded<UnsafeCell<Own>>);
 
-// SAFETY: only numbers and a flag, whose default is all-zero.
+// SAFETY: only numbers, whose default is all-zero.
 unsafe impl Zeroed for Local {}
 // SAFETY: only the thread that holds the ordinal touches it. When an ordinal goes to another thread, that thread
 // observes all that was done before (`Ordinals`).
@@ -429,18 +427,20 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Chain::of(nodes)
     }
 
-    /// Takes a ripe batch, and drops its keys. `None` if a key's destructor has called the scheduler: if that call got
-    /// the next batch, with further destructors, they would nest as deep as there are batches.
+    /// Takes a ripe batch, and drops its keys. `None` if a key's destructor has called a scheduler, this one or
+    /// another: if that call got the next batch, with further destructors, they would nest as deep as there are
+    /// batches. (That is not noted by the thread's number, since a thread whose thread-local is gone has another one in
+    /// each call.)
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
         if !std::mem::needs_drop::<K>() {
             return self.pop_ripe(access);
         }
-        if self.with_own(access.ordinal, |own| std::mem::replace(&mut own.drops_keys, true)) {
+        if key_drops::begin() {
             return None;
         }
         let chain = self.pop_ripe(access);
         chain.into_iter().for_each(|chain| self.drop_keys(chain));
-        self.with_own(access.ordinal, |own| own.drops_keys = false);
+        key_drops::end();
         chain
     }
 

@@ -140,14 +140,17 @@ fn chains_come_out_of_the_lists_as_they_went_in() {
     }
 }
 
-/// A key whose destructor ends another timer, and so might drop the next batch of keys, with further destructors.
+/// Keys whose destructors end further timers, and so might each drop the next batch of keys, on top of each other; on a
+/// thread that lives, and in the destructor of a thread-local, where the thread takes a number for each call.
 #[cfg(not(miri))]
 #[test]
 fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     const TIMERS: u64 = 400;
-    struct Key;
+    struct Key(Arc<Slab<Self, ()>>);
     impl Drop for Key {
         fn drop(&mut self) {
             let depth = DEPTH.get() + 1;
@@ -156,33 +159,52 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
             if STARTED.get() < TIMERS {
                 STARTED.set(STARTED.get() + 1);
                 DEPTH.set(depth);
-                SLAB.with(|slab| start_and_end(slab, Key));
+                start_and_end(&self.0, Self(Arc::clone(&self.0)));
                 DEPTH.set(depth - 1);
             }
         }
     }
     thread_local! {
-        static SLAB: Arc<Slab<Key, ()>> = Arc::new(Slab::new(4));
         static STARTED: Cell<u64> = const { Cell::new(0) };
         static DROPPED: Cell<u64> = const { Cell::new(0) };
         static DEPTH: Cell<usize> = const { Cell::new(0) };
         static DEEPEST: Cell<usize> = const { Cell::new(0) };
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+    fn deepest() -> usize {
+        let slab = Arc::new(Slab::new(4));
+        // What is retired meanwhile all comes back at once.
+        let others_guard = crate::sync::epoch::pin();
+        (0..TIMERS).for_each(|_| start_and_end(&slab, Key(Arc::clone(&slab))));
+        drop(others_guard);
+        let begin = std::time::Instant::now();
+        while DROPPED.get() < TIMERS {
+            assert!(begin.elapsed().as_secs() < 60, "{} of the keys are dropped", DROPPED.get());
+            let ordinal = crate::thread::ordinal();
+            let access = Access::new(&ordinal);
+            access.guard.flush();
+            slab.tidy(&access);
+        }
+        STARTED.set(0);
+        DROPPED.set(0);
+        DEEPEST.take()
+    }
+    struct Late(std::sync::mpsc::Sender<usize>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            assert!(crate::thread::ordinal().is_passing(), "the thread's own number is gone");
+            let _ = self.0.send(deepest());
+        }
     }
 
-    let slab = SLAB.with(Arc::clone);
-    // What is retired meanwhile all comes back at once.
-    let others_guard = crate::sync::epoch::pin();
-    (0..TIMERS).for_each(|_| start_and_end(&slab, Key));
-    drop(others_guard);
-    let begin = std::time::Instant::now();
-    while DROPPED.get() < TIMERS {
-        assert!(begin.elapsed().as_secs() < 60, "{} of the keys are dropped", DROPPED.get());
-        let ordinal = crate::thread::ordinal();
-        let access = Access::new(&ordinal);
-        access.guard.flush();
-        slab.tidy(&access);
-    }
-    assert_eq!(DEEPEST.get(), 1, "one on top of the other");
+    let (sender, answers) = channel();
+    std::thread::spawn(move || {
+        // The first to be there is the last to go.
+        LATE.with(|late| *late.borrow_mut() = Some(Late(sender.clone())));
+        let _ = sender.send(deepest());
+    });
+    let answer = || answers.recv_timeout(Duration::from_secs(120));
+    assert_eq!([answer(), answer()], [Ok(1), Ok(1)], "one on top of the other");
 }
 
 /// Has the timer of a new node begin and end, and retires that.
