@@ -181,7 +181,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// A cell that may lead to the key's timer; prefetches its node. The line at `spot` should be in the cache by now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn glimpse<'g>(&'g self, spot: Spot, intent: Intent, access: &'g Access) -> Option<Glimpse<'g>> {
         self.index.glimpse(&self.slab, spot, intent, access)
     }
