@@ -26,6 +26,8 @@ const STEP_MAX: usize = 1024;
 const SWEEP_MAX: usize = 4096;
 /// At most this many hints of the next large slot are filed ahead of time per step.
 const PREPARE_MAX: usize = 2048;
+/// Hints of a place that show whether it is worth going through: then all are looked at side by side.
+const PROBED: usize = 8;
 /// A search for the next deadline pauses after `review_max` times this many looks.
 const REVIEW_PLACES: usize = 8;
 /// At most this many hints are taken out of each stripe of the mailbox per step.
@@ -267,18 +269,20 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         let mut looks = 0;
         let next = loop {
             let Some(tick) = self.wheel.next_tick() else { break None };
-            if tick > limit.0 || self.wheel.probe(tick, review_max, |hint| shard.is_wanted(hint, now)) != Some(false) {
+            let is_wanted = |hint| shard.is_wanted(hint, now);
+            if tick > limit.0 || self.wheel.probe(tick, review_max, PROBED, is_wanted) != Some(false) {
                 break Some(Tick(tick));
             }
             if looks >= review_max.saturating_mul(REVIEW_PLACES) {
                 break Some(now);
             }
-            self.enter();
-            let claims = &mut self.claims;
+            let due = &mut self.due;
             self.wheel.review(tick, |hint| {
-                looks += 1;
-                look(shard, hint, now, claims)
+                due.push(hint);
+                None
             });
+            looks += self.due.len();
+            self.look_at_due(shard, now);
         };
         // A review may have claimed a timer that was moved to an earlier deadline, which has come.
         self.hand_over();
@@ -519,6 +523,18 @@ mod tests {
             (pieces, left) = (pieces + 1, left - dropped);
         }
         assert_eq!((pieces, worker.wheel.len()), (6, 0));
+    }
+
+    /// Otherwise each search for the next deadline would look at them again.
+    #[test]
+    fn cancelled_timers_of_a_tick_are_forgotten_though_one_is_left() {
+        let (scheduler, mut worker) = worker();
+        let count = 10 * PROBED as u64;
+        (0..count).for_each(|key| assert!(scheduler.schedule(key, 2 * TICK).is_ok()));
+        worker.step(Tick(0));
+        (1..count).for_each(|key| assert_eq!(scheduler.cancel(&key), Some(())));
+        let next = worker.next_deadline(Tick(0), NO_LIMIT, count as usize);
+        assert_eq!((next, worker.wheel.len()), (Some(Tick(2)), 1));
     }
 
     /// However long nothing happens. A hint is read as the tick nearest to the hand with the same low 36 bits, so the

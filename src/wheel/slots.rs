@@ -433,9 +433,9 @@ impl<E: Entry> Slots<E> {
 
 /// Looking into the slots.
 impl<E: Entry> Slots<E> {
-    /// Whether a live entry is due at exactly `tick`; `None` if more than `most` entries would have
-    /// to be looked at. Looks only at the slot that holds `tick`.
-    pub(crate) fn probe(&self, tick: u64, most: usize, mut live: impl FnMut(E) -> bool) -> Option<bool> {
+    /// Whether there is a live entry among the first `tries` that are due at exactly `tick`; `None` if the slot that
+    /// holds `tick` has more than `most` entries. Looks only at that slot.
+    pub(crate) fn probe(&self, tick: u64, most: usize, tries: usize, mut live: impl FnMut(E) -> bool) -> Option<bool> {
         let overdue = tick <= self.hand;
         let late = if overdue { self.late.len() } else { 0 };
         let ahead = self.ahead_at(tick);
@@ -453,7 +453,8 @@ impl<E: Entry> Slots<E> {
         let late = self.late.iter().take(late).map(|late| (late.tick, late.entry));
         let taken = taken.flat_map(|taken| taken.iter(&self.arena));
         let others = self.arena.iter(slot).chain(taken).map(|entry| (entry.tick(self.hand), entry));
-        Some(late.chain(others).any(|(due, entry)| due == tick && live(entry)))
+        let due = late.chain(others).filter(|&(due, _)| due == tick);
+        Some(due.take(tries).any(|(_, entry)| live(entry)))
     }
 
     /// Takes the slot that holds `tick` apart: each entry goes through `keep`, and what comes back,
