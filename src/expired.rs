@@ -5,7 +5,7 @@ use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
 use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, PREFETCH_AHEAD, Shard};
+use crate::shard::{Access, Claim, ClaimedNode, FETCH_GROUP, Shard};
 use crate::thread;
 use crate::under_way::{Phase, Shared};
 use crate::unwind::drop_quietly;
@@ -96,15 +96,21 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
 
     #[inline]
     fn take(&self) -> Option<(usize, Claim)> {
-        // The thread that claimed the timer has looked at the node, perhaps just now; but as a rule that was on another
-        // core.
-        if let Some(ahead) = self.waiting.ahead(PREFETCH_AHEAD) {
-            self.shard().prefetch_node(ahead.node());
-        }
         let taken = self.waiting.take()?;
+        self.fetch_ahead(taken.0);
         // Relaxed: a count.
         self.core.reports[self.shard_number].waiting.fetch_sub(1, Relaxed);
         Some(taken)
+    }
+
+    /// For the timer at `place`, if it is the first of a group: prefetches the nodes of the next group. The thread that
+    /// claimed the timers has looked at these, perhaps just now, but as a rule on another core.
+    #[inline]
+    fn fetch_ahead(&self, place: usize) {
+        if place.is_multiple_of(FETCH_GROUP) {
+            let next = self.waiting.from(place).iter().skip(FETCH_GROUP).take(FETCH_GROUP);
+            next.for_each(|claim| self.shard().prefetch_node(claim.node()));
+        }
     }
 }
 

@@ -10,16 +10,16 @@
 use super::{Access, ClaimedNode, Hint, Shard};
 
 /// Timers in a group: each step is taken for all of them in a row.
-const GROUP: usize = 8;
+pub(crate) const FETCH_GROUP: usize = 8;
 
 /// Calls `step` with the number of a step and a place, for each of `steps` steps and each place below `len`. Each step
 /// takes the places in order, each place gets its steps in order, and all goes by groups.
 #[inline(always)]
 fn in_groups(len: usize, steps: usize, mut step: impl FnMut(usize, usize)) {
-    for round in 0..len.div_ceil(GROUP) + steps - 1 {
+    for round in 0..len.div_ceil(FETCH_GROUP) + steps - 1 {
         for number in 0..steps {
-            let begin = round.checked_sub(number).map_or(len, |group| group * GROUP);
-            (begin..len.min(begin + GROUP)).for_each(|place| step(number, place));
+            let begin = round.checked_sub(number).map_or(len, |group| group * FETCH_GROUP);
+            (begin..len.min(begin + FETCH_GROUP)).for_each(|place| step(number, place));
         }
     }
 }
@@ -46,11 +46,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn finish_all(&self, nodes: &mut Vec<ClaimedNode>, access: &Access) {
         let mut left = nodes.drain(..);
         let fetch_lines =
-            |nodes: &[ClaimedNode]| nodes.iter().take(GROUP).for_each(|node| self.fetch_line(node.node()));
+            |nodes: &[ClaimedNode]| nodes.iter().take(FETCH_GROUP).for_each(|node| self.fetch_line(node.node()));
         fetch_lines(left.as_slice());
         while left.len() > 0 {
-            fetch_lines(left.as_slice().get(GROUP..).unwrap_or(&[]));
-            left.by_ref().take(GROUP).for_each(|node| self.finish(node, access));
+            fetch_lines(left.as_slice().get(FETCH_GROUP..).unwrap_or(&[]));
+            left.by_ref().take(FETCH_GROUP).for_each(|node| self.finish(node, access));
         }
     }
 
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn each_step_is_taken_at_each_place_once_and_in_order() {
-        for (len, steps) in (0..5 * GROUP).flat_map(|len| [1, 2, 3].map(|steps| (len, steps))) {
+        for (len, steps) in (0..5 * FETCH_GROUP).flat_map(|len| [1, 2, 3].map(|steps| (len, steps))) {
             let (mut next, mut by_step) = (vec![0; len], vec![Vec::new(); steps]);
             in_groups(len, steps, |step, place| {
                 assert_eq!(next[place], step);
@@ -81,11 +81,11 @@ mod tests {
     #[test]
     fn a_step_is_some_places_ahead_of_the_next() {
         let mut order = Vec::new();
-        in_groups(3 * GROUP, 2, |step, place| order.push((step, place)));
+        in_groups(3 * FETCH_GROUP, 2, |step, place| order.push((step, place)));
         let at = |what| order.iter().position(|&taken| taken == what);
         assert!(
-            (0..3 * GROUP)
-                .all(|place| at((1, place)).expect("it is taken") - at((0, place)).expect("so is this") >= GROUP)
+            (0..3 * FETCH_GROUP)
+                .all(|place| at((1, place)).expect("it is taken") - at((0, place)).expect("so is this") >= FETCH_GROUP)
         );
     }
 }

@@ -38,6 +38,8 @@ mod word;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use ends::{Claim, ClaimedNode, Fired, Purpose};
+#[allow(unused_imports, reason = "models do not run callbacks")]
+pub(crate) use fetch::FETCH_GROUP;
 pub(crate) use hint::Hint;
 pub(crate) use index::{Glimpse, Intent, Spot};
 pub(crate) use line::{HASH_MAX, NO_HASH};
