@@ -5,8 +5,8 @@
 
 #[path = "../src/cache/ended.rs"]
 mod ended;
-#[path = "../src/event.rs"]
-mod event;
+#[path = "../src/event_count.rs"]
+mod event_count;
 #[path = "../src/flags.rs"]
 mod flags;
 #[path = "../src/sync/slot.rs"]
@@ -15,7 +15,7 @@ mod slot;
 mod under_way;
 
 use ended::Ended;
-use event::Event;
+use event_count::EventCount;
 use flags::{Abandoned, Closing};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
@@ -395,7 +395,7 @@ fn assert_notices(fault: Fault, model: fn()) {
 
 /// Two threads notify a worker of one thing each. If a notification is lost, loom reports a deadlock.
 fn two_notifications() {
-    let shared = Arc::new((Event::default(), AtomicU32::new(0), AtomicU32::new(0)));
+    let shared = Arc::new((EventCount::default(), AtomicU32::new(0), AtomicU32::new(0)));
     let notifier = |second: bool| {
         let shared = Arc::clone(&shared);
         move || {
@@ -418,7 +418,7 @@ fn two_notifications() {
 
 /// A close interrupts a worker that sleeps without a deadline.
 fn closing_interrupts() {
-    let shared = Arc::new((Event::default(), Closing::default(), AtomicU32::new(0)));
+    let shared = Arc::new((EventCount::default(), Closing::default(), AtomicU32::new(0)));
     let closer = || {
         let shared = Arc::clone(&shared);
         move || {

@@ -8,7 +8,7 @@
 //! themselves, each its own part.
 
 use crate::shard::{Access, NODES_MAX, Shard};
-use crate::sync::Event;
+use crate::sync::EventCount;
 use crate::thread;
 use crossbeam_utils::CachePadded;
 use std::ops::Range;
@@ -53,12 +53,12 @@ impl Progress {
 pub(crate) struct Growth {
     shards: Box<[CachePadded<Progress>]>,
     /// Wakes the thread that works ahead.
-    pub(crate) event: Event,
+    pub(crate) event: EventCount,
 }
 
 impl Growth {
     pub(crate) fn new(shard_count: usize) -> Self {
-        Self { shards: (0..shard_count).map(|_| CachePadded::default()).collect(), event: Event::default() }
+        Self { shards: (0..shard_count).map(|_| CachePadded::default()).collect(), event: EventCount::default() }
     }
 
     /// True if there is something to do for the shard `index`.

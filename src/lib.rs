@@ -45,7 +45,7 @@ mod close;
 mod counters;
 mod error;
 #[cfg(target_os = "linux")]
-mod event;
+mod event_count;
 mod executor;
 mod expired;
 mod fanout;

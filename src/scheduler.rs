@@ -14,7 +14,7 @@ use crate::expired::Runner;
 use crate::service::Core;
 use crate::shard::{Access, Due, Glimpse, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
 use crate::thread;
-use crate::timer::{Home, Link, Timer};
+use crate::timer::{Address, Link, Timer};
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -256,13 +256,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             .map(|started| self.with_handle(started))
     }
 
-    fn with_handle(&self, (home, (identity, replaced)): (Home, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
-        (replaced, self.handle(&thread::ordinal(), home, identity))
+    fn with_handle(&self, (address, (identity, replaced)): (Address, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
+        (replaced, self.handle(&thread::ordinal(), address, identity))
     }
 
-    pub(crate) fn handle(&self, ordinal: &Ordinal, home: Home, identity: Identity) -> Timer<K, V> {
+    pub(crate) fn handle(&self, ordinal: &Ordinal, address: Address, identity: Identity) -> Timer<K, V> {
         let link = &self.0.links[ordinal.stripe(self.0.links.len())];
-        Timer::new(Arc::clone(link), home, identity)
+        Timer::new(Arc::clone(link), address, identity)
     }
 
     /// Moves the pending timer of `key` to `delay` from now. True: it was pending, and fires at the new deadline only.
@@ -447,19 +447,19 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer, and returns its home with it. `due` reads the clock, if it has to, while the key's line is on
+    /// Starts a timer, and returns its address with it. `due` reads the clock, if it has to, while the key's line is on
     /// its way into the cache.
     fn start(
         &self,
         key: K,
         value: V,
         due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<(Home, Scheduled<V>), ScheduleError<K, V>> {
+    ) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
         let due = due(self.clock(), place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
-        Ok((Home { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
+        Ok((Address { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
     }
 
     /// Starts a timer whose place and deadline are known.

@@ -35,22 +35,30 @@ pub(crate) mod epoch {
     }
 }
 
-/// Whether the calling thread is dropping keys, whose destructors may call a scheduler.
+/// How deep the calling thread is in dropping keys, whose destructors may call schedulers, which may drop keys.
 pub(crate) mod key_drops {
     use std::cell::Cell;
 
-    // Without a destructor, so it is there until the thread's end, for the destructors of other thread-locals, too.
+    /// More than 1, so that a scheduler that only the destructors of another one's keys call drops its own keys.
+    pub(crate) const DEPTH_MAX: u32 = 4;
+
+    // Without a destructor, so on most systems it is there for the destructors of other thread-locals, too.
     thread_local! {
-        static UNDER_WAY: Cell<bool> = const { Cell::new(false) };
+        static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// True if the thread was dropping keys before, or cannot note that it does.
+    /// False if the thread must not go deeper, or cannot note that it does. After a `true`, `end` must be called.
     pub(crate) fn begin() -> bool {
-        UNDER_WAY.try_with(|under_way| under_way.replace(true)).unwrap_or(true)
+        let deeper = |depth: &Cell<u32>| {
+            let may = depth.get() < DEPTH_MAX;
+            depth.set(depth.get() + u32::from(may));
+            may
+        };
+        DEPTH.try_with(deeper).unwrap_or(false)
     }
 
     pub(crate) fn end() {
-        let _ = UNDER_WAY.try_with(|under_way| under_way.set(false));
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get() - 1));
     }
 }
 
@@ -124,11 +132,11 @@ pub(crate) mod memory;
 pub(crate) mod slot;
 
 #[cfg(target_os = "linux")]
-pub(crate) use crate::event::Event;
+pub(crate) use crate::event_count::EventCount;
 #[cfg(not(target_os = "linux"))]
-pub(crate) use parking::Event;
+pub(crate) use parking::EventCount;
 
-/// The system's part of [`Event`].
+/// The system's part of [`EventCount`].
 #[cfg(target_os = "linux")]
 pub(crate) mod futex {
     use super::AtomicU32;
@@ -162,13 +170,13 @@ mod parking {
     pub(crate) const CAP: Duration = Duration::from_millis(100);
 
     #[derive(Debug, Default)]
-    pub(crate) struct Event {
+    pub(crate) struct EventCount {
         count: AtomicU32,
         sleeper: OnceLock<Thread>,
     }
 
-    impl Event {
-        /// The ticket to hand to [`Event::wait`]; to be taken before the last look for work.
+    impl EventCount {
+        /// The ticket to hand to [`EventCount::wait`]; to be taken before the last look for work.
         pub(crate) fn ticket(&self) -> u32 {
             let _ = self.sleeper.set(std::thread::current());
             // Acquire: pairs with the Release in `notify`: a thread that sees a notification sees the work behind it.

@@ -42,20 +42,20 @@ pub(crate) type Link<K, V> = Arc<CachePadded<Arc<Core<K, V>>>>;
 /// ```
 pub struct Timer<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     link: Link<K, V>,
-    home: Home,
+    address: Address,
     identity: Identity,
 }
 
 /// Where to find a timer: its shard, and its key's hash within that; `NO_HASH` if no key leads to it.
 #[derive(Clone, Copy)]
-pub(crate) struct Home {
+pub(crate) struct Address {
     pub(crate) shard: u32,
     pub(crate) hash: u32,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Clone for Timer<K, V> {
     fn clone(&self) -> Self {
-        Self { link: Arc::clone(&self.link), home: self.home, identity: self.identity }
+        Self { link: Arc::clone(&self.link), address: self.address, identity: self.identity }
     }
 }
 
@@ -66,8 +66,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> fmt::Debug for Timer<K, V
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
-    pub(crate) fn new(link: Link<K, V>, home: Home, identity: Identity) -> Self {
-        Self { link, home, identity }
+    pub(crate) fn new(link: Link<K, V>, address: Address, identity: Identity) -> Self {
+        Self { link, address, identity }
     }
 
     fn core(&self) -> &Arc<Core<K, V>> {
@@ -75,12 +75,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     }
 
     fn shard(&self) -> &Shard<K, V> {
-        &self.core().shards[self.home.shard as usize]
+        &self.core().shards[self.address.shard as usize]
     }
 
     #[cfg(test)]
     pub(crate) fn shard_number(&self) -> usize {
-        self.home.shard as usize
+        self.address.shard as usize
     }
 
     /// Ends the timer, as [`Scheduler::cancel`](crate::Scheduler::cancel) does. After a `None`,
@@ -103,7 +103,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         }
         let (shard, ordinal) = (self.shard(), thread::ordinal());
         // The line is needed as well as the node: asked for beside it.
-        shard.spot_if_indexed(self.home.hash);
+        shard.spot_if_indexed(self.address.hash);
         let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)
@@ -211,7 +211,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         }
         let claim =
             |shard: &Shard<K, V>| shard.claim_this(self.identity, Purpose::Fire, &Access::new(&thread::ordinal()));
-        self.core().expire_now(self.home.shard, claim)
+        self.core().expire_now(self.address.shard, claim)
     }
 
     fn due(&self) -> Option<Option<Tick>> {

@@ -6,7 +6,7 @@ use crate::error::ScheduleError;
 use crate::scheduler::{Scheduler, scatter};
 use crate::shard::{Access, Due, NO_HASH, Ordinal, Shard};
 use crate::thread;
-use crate::timer::{Home, Timer};
+use crate::timer::{Address, Timer};
 use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ where
     ) -> Result<Timer<K, V>, ScheduleError<K, V>> {
         let core = self.core();
         let ordinal = thread::ordinal();
-        let home = Home { shard: self.shard_in_turn(&ordinal), hash: NO_HASH };
-        let shard = &core.shards[home.shard as usize];
+        let address = Address { shard: self.shard_in_turn(&ordinal), hash: NO_HASH };
+        let shard = &core.shards[address.shard as usize];
         let due = due(&core.clock, shard);
         if core.is_closed() || !core.capacity.take(&ordinal) {
             core.counters.add(&ordinal, Event::Rejected, 1);
@@ -96,7 +96,7 @@ where
             core.capacity.give(&ordinal, 1);
         }
         core.counters.add(&ordinal, if started.is_ok() { Event::Scheduled } else { Event::Rejected }, 1);
-        Ok(self.handle(&ordinal, home, started?))
+        Ok(self.handle(&ordinal, address, started?))
     }
 
     /// The shard for this thread's next timer. Threads begin with different shards, and each goes on to another one

@@ -189,7 +189,7 @@ fn claim_and_freezing_must_be_one_step() {
     SEAL_OR_FIRE.kills(
         place("word.rs", "self.0.compare_exchange(seen.0, flags"),
         Change::Tear,
-        "Concurrent write accesses",
+        "value 7 dropped twice",
     );
     SEAL_OR_SCHEDULE.kills(
         place("line.rs", "let last = self.0.fetch_or(FROZEN, Release)"),

@@ -783,7 +783,7 @@ pub(crate) mod memory {
 /// Sleeping and waking as `futex` does it: to look at the counter and to fall asleep are one step for all other
 /// threads. If no thread wakes the sleeper, loom finds a deadlock.
 #[derive(Debug, Default)]
-pub(crate) struct Event {
+pub(crate) struct EventCount {
     count: AtomicU32,
     /// The thread that the system would wake. Kept where loom does not see it: it orders nothing.
     sleeper: Cell<Option<SleeperId>>,
@@ -797,9 +797,9 @@ thread_local! {
 }
 
 // SAFETY: all threads of a model are coroutines of one OS thread.
-unsafe impl Sync for Event {}
+unsafe impl Sync for EventCount {}
 
-impl Event {
+impl EventCount {
     #[track_caller]
     pub(crate) fn ticket(&self) -> u32 {
         self.count.load(Ordering::Acquire)
@@ -828,21 +828,13 @@ impl Event {
     }
 }
 
-/// Each modelled thread has its own.
+/// Without a bound: the keys of models call no scheduler.
 pub(crate) mod key_drops {
-    use std::cell::Cell;
-
-    loom::thread_local! {
-        static UNDER_WAY: Cell<bool> = Cell::new(false);
-    }
-
     pub(crate) fn begin() -> bool {
-        UNDER_WAY.with(|under_way| under_way.replace(true))
+        true
     }
 
-    pub(crate) fn end() {
-        UNDER_WAY.with(|under_way| under_way.set(false));
-    }
+    pub(crate) fn end() {}
 }
 
 /// Reclamation as crossbeam-epoch promises it, without crossbeam's own atomics (which loom cannot see).

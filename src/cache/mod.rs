@@ -201,7 +201,7 @@ where
     pub fn insert_with_ttl(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         let entry = self.entry(Arc::new(self.store.hashed(key)), value, ttl);
         self.loads.outdate(&entry.key.sought());
-        if ttl.is_zero() { self.pass_by(&entry) } else { self.enter(entry) }
+        if ttl.is_zero() { self.insert_expired(&entry) } else { self.enter(entry) }
     }
 
     /// Takes the entry of `key` out, and returns its value. `None`: it has expired or made room, or never was. Costs a
@@ -472,7 +472,7 @@ where
 
     /// For an entry that expires at once: it ends the current entry of its key, and no other one has to make room for
     /// it.
-    fn pass_by(&self, entry: &Entry<K, V>) -> Option<V> {
+    fn insert_expired(&self, entry: &Entry<K, V>) -> Option<V> {
         self.store.count_insertion();
         let replace = || {
             let replaced = self.store.withdraw(&entry.key.sought())?;

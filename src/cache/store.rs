@@ -91,7 +91,7 @@ impl<K, V, S> Store<K, V, S> {
 
     /// The cache is gone: from now on the listener is not called, and the order of use keeps no entry alive.
     pub(super) fn retire(&self) {
-        // Relaxed, here and in `tell`: a call that is under way, or about to begin, is not waited for.
+        // Relaxed, here and in `notify`: a call that is under way, or about to begin, is not waited for.
         self.is_silent.store(true, Relaxed);
         if let Some(recency) = &self.recency {
             recency.clear().into_iter().for_each(drop_quietly);
@@ -240,7 +240,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         entry.ended.set();
         let unpublished = catch_unwind(AssertUnwindSafe(|| self.unpublish(entry)));
         self.tally.add(Event::Ended(cause));
-        self.tell(entry, cause);
+        self.notify(entry, cause);
         unpublished.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
@@ -256,7 +256,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         }
     }
 
-    fn tell(&self, entry: &Entry<K, V>, cause: Cause) {
+    fn notify(&self, entry: &Entry<K, V>, cause: Cause) {
         let Some(listener) = &self.listener else { return };
         if self.is_silent.load(Relaxed) {
             return;

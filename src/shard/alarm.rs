@@ -20,7 +20,7 @@
 //! everybody else's wake-up. So several callers may notify for one sleep; that costs them a little, and nobody a timer.
 
 use super::tick::Tick;
-use crate::sync::{AtomicU64, Event, Ordering, fence};
+use crate::sync::{AtomicU64, EventCount, Ordering, fence};
 use std::time::Duration;
 
 /// `asleep_until` while the worker is awake: no deadline is earlier.
@@ -31,7 +31,7 @@ const NO_DEADLINE: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     asleep_until: AtomicU64,
-    event: Event,
+    event: EventCount,
 }
 
 impl Alarm {

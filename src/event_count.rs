@@ -7,10 +7,10 @@ use crate::sync::{AtomicU32, Ordering, futex};
 use std::time::Duration;
 
 #[derive(Debug, Default)]
-pub(crate) struct Event(AtomicU32);
+pub(crate) struct EventCount(AtomicU32);
 
-impl Event {
-    /// The ticket to hand to [`Event::wait`]; to be taken before the last look for work.
+impl EventCount {
+    /// The ticket to hand to [`EventCount::wait`]; to be taken before the last look for work.
     pub(crate) fn ticket(&self) -> u32 {
         // Acquire: pairs with the Release in `notify`: a thread that sees a notification sees the work behind it.
         self.0.load(Ordering::Acquire)
