@@ -26,7 +26,8 @@ const STEP_MAX: usize = 1024;
 const SWEEP_MAX: usize = 4096;
 /// At most this many hints of the next large slot are filed ahead of time per step.
 const PREPARE_MAX: usize = 2048;
-/// Hints of a place that show whether it is worth going through: then all are looked at side by side.
+/// So many hints of a place, or a sixteenth of them, are asked whether they are wanted. If none is, all of the place is
+/// looked at, side by side.
 const PROBED: usize = 8;
 /// A search for the next deadline pauses after `review_max` times this many looks.
 const REVIEW_PLACES: usize = 8;
@@ -168,12 +169,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
-    /// Files what is in the mailbox. After a jump, all that is there by now: what is filed before the wheel moves on
-    /// comes out as it does, and is looked at.
+    /// Files what is in the mailbox. After a jump without a bound: what is filed before the wheel moves on comes out as
+    /// it does, and is looked at.
     fn drain(&mut self, shard: &Shard<K, V>, now: Tick, has_jumped: bool) {
         let ordinal = thread::ordinal();
         let access = Access::new(&ordinal);
-        let limit = if has_jumped { shard.mailbox.depth(&access.guard) as usize } else { DRAIN_MAX };
+        let limit = if has_jumped { usize::MAX } else { DRAIN_MAX };
         let (wheel, due) = (&mut self.wheel, &mut self.due);
         shard.mailbox.drain(&mut self.inbox, limit, &access.guard, |hint| file(wheel, due, hint, now));
     }
@@ -284,7 +285,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             looks += self.due.len();
             self.look_at_due(shard, now);
         };
-        // A review may have claimed a timer that was moved to an earlier deadline, which has come.
+        // A look may have claimed a timer: it has come due meanwhile, or was moved to an earlier deadline.
         self.hand_over();
         next
     }

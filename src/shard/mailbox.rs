@@ -178,8 +178,7 @@ impl Mailbox {
         }
     }
 
-    /// How many hints are waiting: exact while nobody pushes or drains. O(stripes). For the consumer, no fewer than
-    /// those whose authors' fences in `Alarm` came before its last fence, whatever is pushed meanwhile.
+    /// How many hints are waiting: exact while nobody pushes or drains. O(stripes).
     pub(crate) fn depth(&self, guard: &Guard) -> u64 {
         let drained = self.drained.load(Ordering::Relaxed);
         let pushed: u64 = self.tails.iter().map(|tail| tail.pushed(guard)).sum();

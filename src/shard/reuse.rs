@@ -427,15 +427,15 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Chain::of(nodes)
     }
 
-    /// Takes a ripe batch, and drops its keys. `None` if a key's destructor has called a scheduler, this one or
-    /// another: if that call got the next batch, with further destructors, they would nest as deep as there are
-    /// batches. (That is not noted by the thread's number, since a thread whose thread-local is gone has another one in
-    /// each call.)
+    /// Takes a ripe batch, and drops its keys. `None` if that would be too deep in keys' destructors that call
+    /// schedulers: if each such call got the next batch, with further destructors, they would nest as deep as there are
+    /// batches. (The depth is not kept under the thread's number, since a thread whose thread-local is gone takes a new
+    /// number in each call.)
     fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
         if !std::mem::needs_drop::<K>() {
             return self.pop_ripe(access);
         }
-        if key_drops::begin() {
+        if !key_drops::begin() {
             return None;
         }
         let chain = self.pop_ripe(access);

@@ -433,8 +433,8 @@ impl<E: Entry> Slots<E> {
 
 /// Looking into the slots.
 impl<E: Entry> Slots<E> {
-    /// Whether there is a live entry among the first `tries` that are due at exactly `tick`; `None` if the slot that
-    /// holds `tick` has more than `most` entries. Looks only at that slot.
+    /// Whether there is a live entry among the first `tries` (or a sixteenth of the slot, if that is more) that are due
+    /// at exactly `tick`; `None` if the slot that holds `tick` has more than `most` entries. Looks only at that slot.
     pub(crate) fn probe(&self, tick: u64, most: usize, tries: usize, mut live: impl FnMut(E) -> bool) -> Option<bool> {
         let overdue = tick <= self.hand;
         let late = if overdue { self.late.len() } else { 0 };
@@ -454,7 +454,7 @@ impl<E: Entry> Slots<E> {
         let taken = taken.flat_map(|taken| taken.iter(&self.arena));
         let others = self.arena.iter(slot).chain(taken).map(|entry| (entry.tick(self.hand), entry));
         let due = late.chain(others).filter(|&(due, _)| due == tick);
-        Some(due.take(tries).any(|(_, entry)| live(entry)))
+        Some(due.take(tries.max(held / 16)).any(|(_, entry)| live(entry)))
     }
 
     /// Takes the slot that holds `tick` apart: each entry goes through `keep`, and what comes back,

@@ -145,21 +145,23 @@ fn chains_come_out_of_the_lists_as_they_went_in() {
 #[cfg(not(miri))]
 #[test]
 fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
+    use crate::sync::key_drops::DEPTH_MAX;
     use std::cell::{Cell, RefCell};
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
+    use std::sync::mpsc::{Sender, channel};
 
     const TIMERS: u64 = 400;
-    struct Key(Arc<Slab<Self, ()>>);
+    struct Key(Weak<Slab<Self, ()>>);
     impl Drop for Key {
         fn drop(&mut self) {
             let depth = DEPTH.get() + 1;
             DEEPEST.set(DEEPEST.get().max(depth));
             DROPPED.set(DROPPED.get() + 1);
-            if STARTED.get() < TIMERS {
+            if STARTED.get() < TIMERS
+                && let Some(slab) = self.0.upgrade()
+            {
                 STARTED.set(STARTED.get() + 1);
                 DEPTH.set(depth);
-                start_and_end(&self.0, Self(Arc::clone(&self.0)));
+                start_and_end(&slab, Self(Weak::clone(&self.0)));
                 DEPTH.set(depth - 1);
             }
         }
@@ -167,33 +169,32 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
     thread_local! {
         static STARTED: Cell<u64> = const { Cell::new(0) };
         static DROPPED: Cell<u64> = const { Cell::new(0) };
-        static DEPTH: Cell<usize> = const { Cell::new(0) };
-        static DEEPEST: Cell<usize> = const { Cell::new(0) };
+        static DEPTH: Cell<u32> = const { Cell::new(0) };
+        static DEEPEST: Cell<u32> = const { Cell::new(0) };
         static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
     }
-    fn deepest() -> usize {
+    /// How deep they were; `None` if they are not dropped.
+    fn deepest() -> Option<u32> {
+        STARTED.set(0);
+        DROPPED.set(0);
         let slab = Arc::new(Slab::new(4));
         // What is retired meanwhile all comes back at once.
         let others_guard = crate::sync::epoch::pin();
-        (0..TIMERS).for_each(|_| start_and_end(&slab, Key(Arc::clone(&slab))));
+        (0..TIMERS).for_each(|_| start_and_end(&slab, Key(Arc::downgrade(&slab))));
         drop(others_guard);
-        let begin = std::time::Instant::now();
-        while DROPPED.get() < TIMERS {
-            assert!(begin.elapsed().as_secs() < 60, "{} of the keys are dropped", DROPPED.get());
+        let begin = Instant::now();
+        while DROPPED.get() < TIMERS && begin.elapsed() < Duration::from_secs(60) {
             let ordinal = crate::thread::ordinal();
             let access = Access::new(&ordinal);
             access.guard.flush();
             slab.tidy(&access);
         }
-        STARTED.set(0);
-        DROPPED.set(0);
-        DEEPEST.take()
+        (DROPPED.get() >= TIMERS).then(|| DEEPEST.take())
     }
-    struct Late(std::sync::mpsc::Sender<usize>);
+    struct Late(Sender<(bool, Option<u32>)>);
     impl Drop for Late {
         fn drop(&mut self) {
-            assert!(crate::thread::ordinal().is_passing(), "the thread's own number is gone");
-            let _ = self.0.send(deepest());
+            let _ = self.0.send((crate::thread::ordinal().is_passing(), deepest()));
         }
     }
 
@@ -201,10 +202,39 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
     std::thread::spawn(move || {
         // The first to be there is the last to go.
         LATE.with(|late| *late.borrow_mut() = Some(Late(sender.clone())));
-        let _ = sender.send(deepest());
+        let _ = sender.send((crate::thread::ordinal().is_passing(), deepest()));
     });
-    let answer = || answers.recv_timeout(Duration::from_secs(120));
-    assert_eq!([answer(), answer()], [Ok(1), Ok(1)], "one on top of the other");
+    for passing in [false, true] {
+        let (is_passing, deepest) = answers.recv_timeout(Duration::from_secs(120)).expect("the thread goes on");
+        assert_eq!(is_passing, passing, "the thread's own number is gone at its end");
+        assert!(deepest.is_some_and(|deepest| (1..=DEPTH_MAX).contains(&deepest)), "{deepest:?} on top of each other");
+    }
+}
+
+/// Otherwise its keys, and its nodes, would become more and more.
+#[cfg(not(miri))]
+#[test]
+fn a_slab_that_only_other_keys_destructors_use_drops_its_keys() {
+    use std::sync::atomic::AtomicU64;
+
+    struct Inner(Arc<AtomicU64>);
+    impl Drop for Inner {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+    struct Outer(Arc<Slab<Inner, ()>>, Arc<AtomicU64>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            start_and_end(&self.0, Inner(Arc::clone(&self.1)));
+        }
+    }
+    let (outer, inner, dropped) = (Arc::new(Slab::new(4)), Arc::new(Slab::new(4)), Arc::default());
+    let begin = Instant::now();
+    while AtomicU64::load(&dropped, Relaxed) < 1000 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{dropped:?} are dropped");
+        start_and_end(&outer, Outer(Arc::clone(&inner), Arc::clone(&dropped)));
+    }
 }
 
 /// Has the timer of a new node begin and end, and retires that.

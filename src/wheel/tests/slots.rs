@@ -108,7 +108,7 @@ impl<E: Modelled> SlotsModel<E> {
             looked += 1;
             live(entry.id())
         });
-        let is_bounded = looked <= most.min(tries);
+        let is_bounded = looked <= most.min(tries.max(most / 16));
         let has_tried_all = looked < tries;
         assert!(is_bounded && bounded.is_none_or(|found| found == expected || !found && !has_tried_all));
     }
