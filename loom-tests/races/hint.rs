@@ -74,10 +74,11 @@ const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
 })
 .preemptions(3);
 
-/// While a caller starts a timer, the worker's clock moves on by so many ticks that a hint from before reads as one of
-/// the future.
+/// By so many ticks that a hint from before reads as one of the future, and a promise of now as one from before.
+const JUMP: u64 = (1 << 36) - (1 << 33);
+
+/// While a caller starts a timer, the worker's clock moves on by a jump.
 const A_JUMP: Model = Model::new("a_jump", || {
-    const JUMP: u64 = (1 << 36) - (1 << 33);
     let world = World::new();
     let mut worker = world.worker();
     let author = spawn({
@@ -86,6 +87,29 @@ const A_JUMP: Model = Model::new("a_jump", || {
     });
     worker.jump(JUMP);
     join(author);
+    worker.turn(JUMP + 1);
+    match worker.firings.as_slice() {
+        [firing] => outcome(firing.at - JUMP),
+        other => panic!("forgotten after a jump: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
+
+/// While a caller moves a timer nearer, the worker's clock moves on by a jump. So the caller may rely on the promise
+/// that the worker makes there.
+const A_JUMP_TO_A_PROMISE: Model = Model::new("a_jump_to_a_promise", || {
+    let world = World::new();
+    world.given(1, 7, JUMP + 100);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let author = spawn({
+        let world = world.clone();
+        move || world.reschedule(1, 1, 5)
+    });
+    worker.jump(JUMP);
+    assert!(join(author), "it is pending until then");
     worker.turn(JUMP + 1);
     match worker.firings.as_slice() {
         [firing] => outcome(firing.at - JUMP),
@@ -310,6 +334,14 @@ fn a_node_used_again_must_be_published_and_observed() {
     A_LOOK_MEETS_THE_NEXT_TIMER.kills(claim, Change::DropAcquire, "Causality violation");
 }
 
+/// The author of a move that relies on the worker's promise from after a jump finds the jump. (No single fault in an
+/// ordering is seen here: the author learns of the jump both by the worker's look at the word, and by the promise,
+/// which comes after the fence behind the hand.)
+#[test]
+fn a_timer_that_is_moved_as_the_clock_jumps_is_not_forgotten() {
+    A_JUMP_TO_A_PROMISE.reaches(&[0_u64, 1]);
+}
+
 /// Either the worker's drain after a jump finds the hint, or its author finds the jump.
 #[test]
 fn a_timer_that_begins_as_the_clock_jumps_is_not_forgotten() {
@@ -322,6 +354,7 @@ fn a_timer_that_begins_as_the_clock_jumps_is_not_forgotten() {
 
 const MODELS: &[Model] = &[
     A_JUMP,
+    A_JUMP_TO_A_PROMISE,
     A_LOOK_MEETS_THE_NEXT_TIMER,
     A_PROMISE_KEPT_IS_SEEN,
     MOVED_TWICE,
