@@ -5,6 +5,42 @@ use crate::scheduler::Scheduler;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
+/// What became of a timer that was to start only if there was none of its key. (A type of its own: after
+/// [`schedule_with`](Scheduler::schedule_with), a `Some` means the opposite.)
+#[must_use = "if there was a timer already, the value is in here"]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IfAbsent<V> {
+    /// There was none: this one has started.
+    Started,
+    /// There was one, which stays as it is. The value comes back.
+    Exists(V),
+}
+
+impl<V> IfAbsent<V> {
+    /// True if the timer has started.
+    ///
+    /// ```
+    /// # use shardwheel::IfAbsent;
+    /// assert!(IfAbsent::<u32>::Started.has_started() && !IfAbsent::Exists(7).has_started());
+    /// ```
+    pub fn has_started(&self) -> bool {
+        matches!(self, Self::Started)
+    }
+
+    /// The value, if it came back.
+    ///
+    /// ```
+    /// # use shardwheel::IfAbsent;
+    /// assert_eq!((IfAbsent::<u32>::Started.into_value(), IfAbsent::Exists(7).into_value()), (None, Some(7)));
+    /// ```
+    pub fn into_value(self) -> Option<V> {
+        match self {
+            Self::Started => None,
+            Self::Exists(value) => Some(value),
+        }
+    }
+}
+
 impl<K, V, S> Scheduler<K, V, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -16,7 +52,7 @@ where
     /// the time, for example of a buffer that is to be written out a second after its first entry; with
     /// [`schedule_with`](Self::schedule_with) the last one does.
     ///
-    /// `Some`: at one moment of the call there was a timer of this key that this call had not started. However many
+    /// `Exists`: at one moment of the call there was a timer of this key that this call had not started. However many
     /// threads call at the same time, one of them starts the timer. What the caller did before this call happens
     /// before the next callback of the existing timer, or of one that replaces it. So an entry that was put into a
     /// buffer before this call is there when the buffer is written out.
@@ -33,19 +69,20 @@ where
     /// As [`schedule_with`](Self::schedule_with), if there is no such timer.
     ///
     /// ```
-    /// # use shardwheel::Scheduler;
+    /// # use shardwheel::{IfAbsent, Scheduler};
     /// # use std::time::Duration;
     /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
     /// let second = Duration::from_secs(1);
-    /// assert_eq!(scheduler.schedule_if_absent(7, "a", second).expect("it is open and not full"), None);
-    /// assert_eq!(scheduler.schedule_if_absent(7, "b", 9 * second).expect("it is open and not full"), Some("b"));
+    /// assert_eq!(scheduler.schedule_if_absent(7, "a", second), Ok(IfAbsent::Started));
+    /// assert_eq!(scheduler.schedule_if_absent(7, "b", 9 * second), Ok(IfAbsent::Exists("b")));
     /// assert_eq!(scheduler.remaining(&7), Some(second));
     /// assert_eq!(clock.advance(second), 1);
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
-    pub fn schedule_if_absent(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
+    pub fn schedule_if_absent(&self, key: K, value: V, delay: Duration) -> Result<IfAbsent<V>, ScheduleError<K, V>> {
         let place = self.place(&key);
         let due = self.clock().due_after(self.clock().now(), delay, place.shard.hand());
-        self.start_if_absent_at(place, key, value, due)
+        let gave_way = self.start_if_absent_at(place, key, value, due)?;
+        Ok(gave_way.map_or(IfAbsent::Started, IfAbsent::Exists))
     }
 }

@@ -317,7 +317,8 @@ impl Batch {
                 Call::RescheduleThis { value: *value, due, moved: timer.reschedule(delay) }
             }
             (5, _) => {
-                let given = scheduler.schedule_if_absent(key, (value, 0), delay).expect("open and not full");
+                let given =
+                    scheduler.schedule_if_absent(key, (value, 0), delay).expect("open and not full").into_value();
                 assert!(given.is_none_or(|(own, _)| own == value), "who gives way has his own value back");
                 Call::Begin { value, due, gave_way: given.is_some() }
             }

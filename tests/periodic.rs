@@ -2,7 +2,9 @@
 
 mod support;
 
-use shardwheel::{Close, Executor, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
+use shardwheel::{
+    Close, Executor, IfAbsent, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler,
+};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -379,10 +381,10 @@ fn schedule_during_a_run_starts_a_new_timer_in_its_place() {
 fn a_timer_that_fires_and_may_come_back_is_there_until_it_is_ended() {
     let (scheduler, clock) = rearming(|scheduler, value| {
         if *value == 7 {
-            assert_eq!(scheduler.schedule_if_absent(1, 8, MS * 5).unwrap(), Some(8));
+            assert_eq!(scheduler.schedule_if_absent(1, 8, MS * 5).unwrap(), IfAbsent::Exists(8));
             assert_eq!(scheduler.cancel(&1), None, "its value is in use");
-            assert_eq!(scheduler.schedule_if_absent(1, 9, MS * 5).unwrap(), None);
-            assert_eq!(scheduler.schedule_if_absent(1, 10, MS * 5).unwrap(), Some(10));
+            assert_eq!(scheduler.schedule_if_absent(1, 9, MS * 5).unwrap(), IfAbsent::Started);
+            assert_eq!(scheduler.schedule_if_absent(1, 10, MS * 5).unwrap(), IfAbsent::Exists(10));
         }
         Next::After(MS)
     });

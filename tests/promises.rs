@@ -5,7 +5,9 @@
 
 mod support;
 
-use shardwheel::{BuildError, Builder, Close, Executor, ManualClock, ScheduleError, Scheduler, WeakScheduler};
+use shardwheel::{
+    BuildError, Builder, Close, Executor, IfAbsent, ManualClock, ScheduleError, Scheduler, WeakScheduler,
+};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -320,8 +322,10 @@ fn promise_04_exact_answers_of_schedule_if_absent() {
                 while let Some(number) = number() {
                     let (key, own) = (number / 4, number + 1);
                     match scheduler.schedule_if_absent(key, own, HOUR).expect("it is open and not full") {
-                        None => assert_eq!(starter[key as usize].swap(own, SeqCst), 0, "two have started {key}"),
-                        Some(value) => {
+                        IfAbsent::Started => {
+                            assert_eq!(starter[key as usize].swap(own, SeqCst), 0, "two have started {key}");
+                        }
+                        IfAbsent::Exists(value) => {
                             assert_eq!(value, own);
                             gave_way.fetch_add(1, SeqCst);
                         }
@@ -958,7 +962,7 @@ fn promise_10_giving_way_takes_no_room() {
             scope.spawn(|| {
                 for _ in 0..30_000 {
                     // Other threads may be about to give way; then it may be full for a moment.
-                    if matches!(scheduler.schedule_if_absent(1, (), HOUR), Ok(None)) {
+                    if scheduler.schedule_if_absent(1, (), HOUR).is_ok_and(|answer| answer.has_started()) {
                         ignore(scheduler.cancel(&1));
                     }
                 }
@@ -968,7 +972,7 @@ fn promise_10_giving_way_takes_no_room() {
     assert!(scheduler.is_empty());
     schedule(&scheduler, 1, HOUR);
     schedule(&scheduler, 2, HOUR);
-    assert_eq!(scheduler.schedule_if_absent(1, (), HOUR), Ok(Some(())), "there is one");
+    assert_eq!(scheduler.schedule_if_absent(1, (), HOUR), Ok(IfAbsent::Exists(())), "there is one");
     assert!(scheduler.schedule_if_absent(3, (), HOUR).is_err_and(|error| error.is_full()));
 }
 

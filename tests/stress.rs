@@ -9,7 +9,7 @@
 mod support;
 
 use indicatif::ProgressBar;
-use shardwheel::{Close, Executor, ScheduleError, Scheduler, Stats, Timer, WeakScheduler};
+use shardwheel::{Close, Executor, IfAbsent, ScheduleError, Scheduler, Stats, Timer, WeakScheduler};
 use std::hash::{Hash, Hasher};
 use std::num::NonZero;
 use std::ops::AddAssign;
@@ -324,12 +324,12 @@ impl<'a> Caller<'a> {
             }),
             1 => self.scheduler.schedule_at(key, value, Instant::now() + delay),
             2 if id < self.world.settings.keys => match self.scheduler.schedule_if_absent(key, value, delay) {
-                Ok(Some(value)) => {
+                Ok(IfAbsent::Exists(value)) => {
                     assert_eq!(value.number, number, "who gives way has his own value back");
                     self.world.end(&value);
                     return None;
                 }
-                result => result,
+                result => result.map(IfAbsent::into_value),
             },
             3 if id < self.world.settings.keys => self.scheduler.schedule_unindexed(key, value, delay).map(|handle| {
                 self.handle = Some(handle);

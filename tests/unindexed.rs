@@ -2,7 +2,7 @@
 
 mod support;
 
-use shardwheel::{Close, ManualClock, Next, Scheduler, Timer};
+use shardwheel::{Close, IfAbsent, ManualClock, Next, Scheduler, Timer};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -36,7 +36,7 @@ fn any_number_may_have_one_key_and_no_key_finds_them() {
     assert_eq!(scheduler.schedule_with(7, 3, HOUR).expect("open"), None, "nothing is replaced");
     assert_eq!(
         scheduler.schedule_if_absent(7, 4, HOUR).expect("open"),
-        Some(4),
+        IfAbsent::Exists(4),
         "the one that the key leads to is there"
     );
     let _third = begin(&scheduler, 7, 5);

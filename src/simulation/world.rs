@@ -6,7 +6,7 @@ use crate::clock::Nanos;
 use crate::scheduler::Scheduler;
 use crate::service::Core;
 use crate::shard::Tick;
-use crate::{Close, MissedTicks, Next, ScheduleError, WeakScheduler};
+use crate::{Close, IfAbsent, MissedTicks, Next, ScheduleError, WeakScheduler};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -297,7 +297,7 @@ impl World {
         let (scheduler, at, id) = (self.scheduler(), self.moment(key), lock(&self.model).new_id());
         let kind = if self.rearms { Kind::AsAnswered } else { Kind::Once };
         let (value, delay) = (Value { id, token: self.ledger.token() }, self.delay());
-        let answer = scheduler.schedule_if_absent(self.key(key), value, delay);
+        let answer = scheduler.schedule_if_absent(self.key(key), value, delay).map(IfAbsent::into_value);
         if let (Ok(Some(value)), Some(_), false) = (&answer, &before, scheduler.is_closed()) {
             assert_eq!(value.id, id, "who gives way has his own value back");
             return;

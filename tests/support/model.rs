@@ -11,7 +11,7 @@
 #![allow(unreachable_pub, reason = "part of each test binary that needs it")]
 
 use crate::support::{ClockSlot, Ledger, OneHash, Token, lock};
-use shardwheel::{Close, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
+use shardwheel::{Close, IfAbsent, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::panic::resume_unwind;
@@ -688,6 +688,7 @@ impl<S: BuildHasher + Send + Sync + 'static> Pair<S> {
         let id = value.token.id;
         let answer = self.scheduler.schedule_if_absent(self.world.key(key), value, delay);
         let timer = Pending { id, deadline: self.model.deadline_after(delay), kind: self.model.kind };
+        let answer = answer.map(IfAbsent::into_value);
         assert_eq!(answer.map(id_of).map_err(Refusal::from), self.model.schedule_if_absent(key, timer));
     }
 
