@@ -138,7 +138,7 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Each tick at which a timer of a shard is due wakes that shard's worker. So while fewer than some hundred
     /// thousand timers fire per second, fewer shards take less processor time, and most calls are as fast: on sixteen
-    /// cores, one shard takes a seventh of what sixteen take for 10,000 timers a second, and a fifth for 100,000
+    /// cores, one shard takes a sixth of what sixteen take for 10,000 timers a second, and a fifth for 100,000
     /// (`docs/benchmarks.md`).
     ///
     /// ```

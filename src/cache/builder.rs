@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Why a cache could not be built. Nothing is left running.
+/// Why a cache could not be built. No thread is left running, except some that are about to end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -255,8 +255,8 @@ where
     ///
     /// # Errors
     /// [`CacheError::Ttl`], [`CacheError::Limit`] and [`CacheError::Jitter`] for a setting out of range (permanent);
-    /// [`CacheError::Scheduler`] for a setting or a thread of the timers' scheduler (as the error inside). Nothing is
-    /// left running then.
+    /// [`CacheError::Scheduler`] for a setting or a thread of the timers' scheduler (as the error inside). No thread
+    /// is left running then, except some that are about to end.
     pub fn build(self) -> Result<Cache<K, V, S>, CacheError> {
         self.check()?;
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));

@@ -272,7 +272,8 @@ where
     }
 
     /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that also returns the entry's TTL: a token's,
-    /// or what a server says of its answer. The TTL counts from when the loader returns; the cache's jitter applies.
+    /// or what a server says of its answer. The TTL counts from when the loader returns; the cache's jitter applies:
+    /// if the entry must not live longer than that, by 5 % as a rule, turn jitter off or return less.
     /// [`Duration::MAX`]: the entry never expires. [`Duration::ZERO`]: the value goes to the threads that have asked,
     /// and is not put in; no insertion is counted, and the listener is not called.
     ///

@@ -151,6 +151,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// assert!(SAVED.load(SeqCst) >= fired);
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
+    #[must_use = "false: callbacks are still running"]
     pub fn wait_for_callbacks(&self, timeout: Duration) -> bool {
         self.0.core.wait_for_callbacks(timeout)
     }

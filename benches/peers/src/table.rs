@@ -60,9 +60,9 @@ pub(crate) fn print_own(rows: &Rows) {
     if !lines.is_empty() {
         println!("\n## Ours, by the clock\n");
         println!(
-            "The throughput of so many callers divided by that of the fewest, in single calls and in batches; and the"
+            "Throughput with that many callers to throughput with the fewest, in single calls and in batches; and the"
         );
-        println!("time of single calls divided by that of batches.\n");
+        println!("time of a single call to that of one in a batch.\n");
         println!("| | timers | callers | single | batches | single to batches |\n|---|--:|--:|--:|--:|--:|");
         lines.iter().for_each(|line| println!("{line}"));
     }
