@@ -573,13 +573,15 @@ where
     /// For an entry that was published: ends the entry that it replaced, whose value it returns, and the one that must
     /// make room for it.
     fn take_place(&self, entry: &Arc<Entry<K, V>>, replaced: Option<u64>) -> Option<V> {
-        let victim = self.store.file(entry);
-        let replace = || self.end(replaced?, Cause::Replaced, Entry::into_value);
-        anyway(replace, || {
-            if let Some(victim) = victim {
+        let evict = || {
+            if let Some(victim) = self.store.file(entry) {
                 self.take_out(&victim, Cause::Evicted);
             }
-        })
+        };
+        // Only now: of the value that was replaced there may be a clone, too, for a moment.
+        let mut old = None;
+        anyway(evict, || old = replaced.and_then(|id| self.end(id, Cause::Replaced, Entry::into_value)));
+        old
     }
 
     /// Takes an entry out of the map first, no matter which thread ends it: it may have expired, with its callback
