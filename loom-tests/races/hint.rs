@@ -3,7 +3,7 @@
 //! Every model ends with ticks that pass one by one after all callers have returned: a pending timer without a hint
 //! at or before its deadline then fires late or never.
 
-use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, Worker, World, join, outcome, place, spawn};
 
 /// A caller moves the timer away, and then back a little, while the worker looks because of the first deadline.
 const MOVED_TWICE: Model = Model::new("moved_twice", || {
@@ -77,6 +77,17 @@ const A_LATE_PROMISE_IS_VOID: Model = Model::new("a_late_promise_is_void", || {
 /// By so many ticks that a hint from before reads as one of the future, and a promise of now as one from before.
 const JUMP: u64 = (1 << 36) - (1 << 33);
 
+/// Ends a model whose only timer has been due since before the jump.
+fn fires_after_the_jump(world: World, mut worker: Worker) {
+    worker.turn(JUMP + 1);
+    match worker.firings.as_slice() {
+        [firing] => outcome(firing.at - JUMP),
+        other => panic!("forgotten after a jump: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+}
+
 /// While a caller starts a timer, the worker's clock moves on by a jump.
 const A_JUMP: Model = Model::new("a_jump", || {
     let world = World::new();
@@ -87,13 +98,7 @@ const A_JUMP: Model = Model::new("a_jump", || {
     });
     worker.jump(JUMP);
     join(author);
-    worker.turn(JUMP + 1);
-    match worker.firings.as_slice() {
-        [firing] => outcome(firing.at - JUMP),
-        other => panic!("forgotten after a jump: {other:?}"),
-    }
-    drop(worker);
-    world.end();
+    fires_after_the_jump(world, worker);
 })
 .preemptions(3);
 
@@ -110,13 +115,7 @@ const A_JUMP_TO_A_PROMISE: Model = Model::new("a_jump_to_a_promise", || {
     });
     worker.jump(JUMP);
     assert!(join(author), "it is pending until then");
-    worker.turn(JUMP + 1);
-    match worker.firings.as_slice() {
-        [firing] => outcome(firing.at - JUMP),
-        other => panic!("forgotten after a jump: {other:?}"),
-    }
-    drop(worker);
-    world.end();
+    fires_after_the_jump(world, worker);
 })
 .preemptions(3);
 
