@@ -88,10 +88,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     fn record_lateness(&self, place: usize, count: usize) {
         let (clock, near) = (&self.core.clock, self.shard().hand());
         let now = clock.now();
-        let lateness = |due| now.0.saturating_sub(clock.start_of(due).0);
-        let told = self.waiting.from(place).iter().take(count);
-        let told = told.filter_map(|claim| claim.due(near)).map(lateness);
-        self.core.reports[self.shard_number].lateness.record(told);
+        let told = self.waiting.from(place);
+        // As a rule all were due at the same tick.
+        for alike in told[..count.min(told.len())].chunk_by(Claim::is_due_with) {
+            if let Some(due) = alike[0].due(near) {
+                let lateness = now.0.saturating_sub(clock.start_of(due).0);
+                self.core.reports[self.shard_number].lateness.record(lateness, alike.len() as u64);
+            }
+        }
     }
 
     #[inline]

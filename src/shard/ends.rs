@@ -57,6 +57,11 @@ impl Claim {
     pub(crate) fn due(&self, near: Tick) -> Option<Tick> {
         self.deadline.tick(near)
     }
+
+    /// True if both were due at the same tick.
+    pub(crate) fn is_due_with(&self, other: &Self) -> bool {
+        self.deadline == other.deadline
+    }
 }
 
 impl ClaimedNode {
