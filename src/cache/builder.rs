@@ -138,8 +138,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The most entries that the cache keeps; with one more, the least recently used one leaves. Costs each write a
-    /// short lock. Default: no limit; accepted 1 or more.
+    /// The most entries that the cache keeps; with one more, the least recently used one leaves. One that has expired
+    /// counts until its timer has taken it out (see [`len`](super::Cache::len)). Costs each write a short lock.
+    /// Default: no limit; accepted 1 or more.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -262,7 +263,7 @@ where
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
         let store = self.into_store();
         let expiring = Arc::clone(&store);
-        let timers = timers.build(move |_, entry| expiring.leave(&entry, Cause::Expired));
+        let timers = timers.build(move |_, entry| _ = expiring.leave(&entry, Cause::Expired));
         let timers = timers.map_err(CacheError::Scheduler)?;
         Ok(Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) })
     }
@@ -291,7 +292,7 @@ where
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
         let store = self.into_store();
         let expiring = Arc::clone(&store);
-        let timers = timers.build_manual(move |_, entry| expiring.leave(&entry, Cause::Expired));
+        let timers = timers.build_manual(move |_, entry| _ = expiring.leave(&entry, Cause::Expired));
         let (timers, clock) = timers.map_err(CacheError::Scheduler)?;
         Ok((Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) }, clock))
     }

@@ -7,7 +7,7 @@
 use super::ended::Ended;
 use super::hashed::Hashed;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 pub(super) struct Entry<K, V> {
@@ -17,8 +17,46 @@ pub(super) struct Entry<K, V> {
     pub(super) value: V,
     /// `None`: it never expires.
     pub(super) deadline: Option<Instant>,
+    pub(super) visibility: Visibility,
     pub(super) mark: Mark,
     pub(super) ended: Ended,
+}
+
+/// Whether an entry may be seen. One that was loaded is put into the map unseen: it may be outdated until the very
+/// moment when it is shown. An entry that ends before that was never there, for anybody.
+///
+/// Relaxed throughout: what may be seen through an entry was published with it, by the map; and each decision is one
+/// exchange on this one place.
+#[derive(Debug)]
+pub(super) struct Visibility(AtomicU8);
+
+const HIDDEN: u8 = 0;
+const SHOWN: u8 = 1;
+const NEVER_SHOWN: u8 = 2;
+
+impl Visibility {
+    pub(super) fn hidden() -> Self {
+        Self(AtomicU8::new(HIDDEN))
+    }
+
+    pub(super) fn shown() -> Self {
+        Self(AtomicU8::new(SHOWN))
+    }
+
+    /// Shows a hidden entry. False if it has ended.
+    pub(super) fn show(&self) -> bool {
+        self.0.compare_exchange(HIDDEN, SHOWN, Relaxed, Relaxed).is_ok()
+    }
+
+    /// For an entry that ends: if it is hidden, it never will be shown. True if it was.
+    pub(super) fn settle(&self) -> bool {
+        let last = self.0.compare_exchange(HIDDEN, NEVER_SHOWN, Relaxed, Relaxed).unwrap_or_else(|last| last);
+        last == SHOWN
+    }
+
+    fn is_shown(&self) -> bool {
+        self.0.load(Relaxed) == SHOWN
+    }
 }
 
 /// When an entry was last used; see `recency.rs`.
@@ -32,8 +70,19 @@ pub(super) struct Mark {
 }
 
 impl<K, V> Entry<K, V> {
-    pub(super) fn new(id: u64, key: Arc<Hashed<K>>, value: V, deadline: Option<Instant>) -> Self {
-        Self { id, key, value, deadline, mark: Mark::default(), ended: Ended::default() }
+    pub(super) fn new(
+        id: u64,
+        key: Arc<Hashed<K>>,
+        value: V,
+        deadline: Option<Instant>,
+        visibility: Visibility,
+    ) -> Self {
+        Self { id, key, value, deadline, visibility, mark: Mark::default(), ended: Ended::default() }
+    }
+
+    /// True if look-ups at `now` may find it.
+    pub(super) fn is_visible(&self, now: Instant) -> bool {
+        self.visibility.is_shown() && !self.is_expired(now)
     }
 
     pub(super) fn is_expired(&self, now: Instant) -> bool {

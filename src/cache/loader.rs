@@ -1,6 +1,7 @@
 //! One load per key at a time.
 
 use super::hashed::{Hashed, Sought};
+use crate::unwind::drop_quietly;
 use std::any::Any;
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
     fence,
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// Why a value could not be loaded. Nothing is stored; the next call loads again.
@@ -74,17 +75,19 @@ pub(super) struct Loads<K, V> {
 struct Load<K, V> {
     key: Arc<Hashed<K>>,
     leader: ThreadId,
-    stage: Mutex<Stage<V>>,
+    stage: Mutex<Stage>,
+    /// Set before the end, unless nothing was loaded.
+    outcome: OnceLock<Outcome<V>>,
     ended: Condvar,
 }
 
-enum Stage<V> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
     Loading,
     /// The value is being put in. A thread that comes now could get one that was in the cache, and out again, before it
     /// came.
     Entering,
-    /// `None`: nothing was loaded.
-    Ended(Option<Outcome<V>>),
+    Ended,
 }
 
 /// What a thread that asks for a key has to do.
@@ -122,11 +125,12 @@ impl<K, V> Loads<K, V> {
         changed
     }
 
-    /// Takes a load out of the list. False: it was outdated.
-    fn leave(&self, load: &Arc<Load<K, V>>) -> bool {
+    /// Takes a load out of the list. If it is there, calls `show` before any other thread can outdate it, and returns
+    /// the answer; else returns false.
+    fn leave(&self, load: &Arc<Load<K, V>>, show: impl FnOnce() -> bool) -> bool {
         self.change(|list| {
             let place = list.iter().position(|other| Arc::ptr_eq(other, load));
-            place.map(|place| list.swap_remove(place)).is_some()
+            place.map(|place| list.swap_remove(place)).is_some() && show()
         })
     }
 
@@ -186,10 +190,10 @@ impl<K: Eq, V> Loads<K, V> {
 
 impl<K, V> Load<K, V> {
     fn new(key: Arc<Hashed<K>>, leader: ThreadId) -> Self {
-        Self { key, leader, stage: Mutex::new(Stage::Loading), ended: Condvar::new() }
+        Self { key, leader, stage: Mutex::new(Stage::Loading), outcome: OnceLock::new(), ended: Condvar::new() }
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage<V>> {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,14 +201,12 @@ impl<K, V> Load<K, V> {
 impl<K, V: Clone> Load<K, V> {
     /// Waits for the load to end. Its outcome, if it has one and was not already about to end when we came.
     fn wait(&self) -> Option<Outcome<V>> {
-        let mut stage = self.stage();
-        let is_early = matches!(*stage, Stage::Loading);
-        loop {
-            if let Stage::Ended(outcome) = &*stage {
-                return outcome.clone().filter(|_| is_early);
-            }
-            stage = self.ended.wait(stage).unwrap_or_else(PoisonError::into_inner);
-        }
+        let stage = self.stage();
+        let is_early = *stage == Stage::Loading;
+        let is_under_way = |stage: &mut Stage| *stage != Stage::Ended;
+        drop(self.ended.wait_while(stage, is_under_way).unwrap_or_else(PoisonError::into_inner));
+        // Not under the lock: `Clone` is the user's code, and all who wait may run theirs at once.
+        is_early.then(|| self.outcome.get().cloned()).flatten()
     }
 }
 
@@ -217,29 +219,41 @@ impl<K, V> Turn<'_, K, V> {
         })
     }
 
-    /// Gives the outcome to all waiting threads. False if the value that was put in must be taken out again.
-    pub(super) fn finish(mut self, outcome: Outcome<V>) -> bool {
-        self.end(Some(outcome))
+    /// Gives the outcome to all waiting threads.
+    pub(super) fn finish(mut self, outcome: Outcome<V>) {
+        self.end(Some(outcome), || false);
+    }
+
+    /// As `finish`, for a value that was put in: calls `show`, unless the load was outdated. No thread can outdate it
+    /// in between: whoever does so later finds the entry. True if it was shown.
+    pub(super) fn finish_entry(mut self, outcome: Outcome<V>, show: impl FnOnce() -> bool) -> bool {
+        self.end(Some(outcome), show)
     }
 
     /// There was no need to load. The waiting threads look for themselves: the value that we found may have expired
     /// before they came.
     pub(super) fn pass(mut self) {
-        self.end(None);
+        self.end(None, || false);
     }
 
-    fn end(&mut self, outcome: Option<Outcome<V>>) -> bool {
-        let Some(load) = self.load.take() else { return true };
-        let is_valid = self.loads.leave(&load);
-        *load.stage() = Stage::Ended(outcome);
+    fn end(&mut self, outcome: Option<Outcome<V>>, show: impl FnOnce() -> bool) -> bool {
+        let Some(load) = self.load.take() else { return false };
+        let is_shown = self.loads.leave(&load, show);
+        if let Some(outcome) = outcome {
+            // It is set once, here.
+            let _ = load.outcome.set(outcome);
+        }
+        *load.stage() = Stage::Ended;
         load.ended.notify_all();
-        is_valid
+        // If nobody waits, that drops a clone of the value. Its destructor may panic, and the caller is not done yet.
+        drop_quietly(load);
+        is_shown
     }
 }
 
 impl<K, V> Drop for Turn<'_, K, V> {
     fn drop(&mut self) {
-        self.end(Some(Outcome::Panicked));
+        self.end(Some(Outcome::Panicked), || false);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The order of use, for caches with a limit.
 //!
-//! Readers only stamp: each use stores the next number in the entry (unless that entry was the last one used anyway).
+//! Readers only stamp: each use leaves the next number in the entry (unless that entry was the last one used anyway).
 //! Entries are filed by a stamp that they once had. An entry that was used since stands too far ahead; when it comes
 //! up, it is filed anew by its present stamp. The first one that comes up and was not used since is the least recently
 //! used: all others are filed behind it, so their stamps are larger.
@@ -11,8 +11,11 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many entries one insertion files anew and still finds the one behind them. Bounds how long the lock is held.
-const REFILED_MAX: usize = 1024;
+/// How many entries one insertion files anew and still finds the one behind them. Bounds how long the lock is held:
+/// where all entries are read between two insertions, these take 42 us among 100,000 entries and 2 us among 1,000; with
+/// 1,024, they took 167 and 62 us. (Of a trace whose keys are as likely as one over their rank, a cache of 10,000 finds
+/// as many with 16 as with 1,024: 66.8 %.)
+const REFILED_MAX: usize = 128;
 /// Instead of the stamp under which an entry is filed: it has left, and is never filed again.
 const GONE: u64 = u64::MAX;
 
@@ -35,7 +38,8 @@ impl<K, V> Recency<K, V> {
         // Relaxed: stamps order uses of one thread, or of threads that are ordered otherwise; nothing is read through
         // them.
         if entry.mark.used.load(Relaxed) != self.last.load(Relaxed) {
-            entry.mark.used.store(self.next_stamp(), Relaxed);
+            // Not a store: a reader that was stopped here would undo the uses since.
+            entry.mark.used.fetch_max(self.next_stamp(), Relaxed);
         }
     }
 

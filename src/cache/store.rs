@@ -41,7 +41,7 @@ type Out<K, V> = (u64, Option<Arc<Entry<K, V>>>);
 pub(super) enum Published {
     Yes,
     /// The key has another one, which has not expired.
-    NoRoom,
+    Occupied,
 }
 
 /// What the map knows of an entry. Weak, because the map frees what was taken out only a while later.
@@ -164,35 +164,43 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
 
     /// Puts an entry, whose timer runs, under its key. Sets `replaced` to the id of the entry that was there, whether
     /// or not a key panics afterwards.
-    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) -> Published {
+    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) {
         let map = self.map.pin();
         let out = map.insert(Arc::clone(&entry.key), Slot::of(entry)).map(|slot| self.out(slot));
-        *replaced = out.map(|out| self.make_room(out));
+        *replaced = out.map(|out| self.unfile_withdrawn(out));
         // Only now: to unpin may drop keys that were taken out before.
         drop(map);
         self.settle(entry);
-        Published::Yes
     }
 
-    /// As `publish`, unless there is an entry under the key that has not expired at `now`.
+    /// As `publish`, unless an entry that is visible at `now` is under the key.
     pub(super) fn publish_if_free(
         &self,
         entry: &Arc<Entry<K, V>>,
         now: Instant,
         replaced: &mut Option<u64>,
     ) -> Published {
+        // Kept until the map is done: it may be the last reference, and its destructor is the user's code.
+        let mut met = None;
         let map = self.map.pin();
-        let is_there = |slot: &Slot<K, V>| slot.entry.upgrade().is_some_and(|other| !other.is_expired(now));
-        let computed = map.compute(Arc::clone(&entry.key), |found| match found {
-            Some((_, slot)) if is_there(slot) => Operation::Abort(()),
-            _ => Operation::Insert(Slot::of(entry)),
-        });
-        let out = match computed {
-            Compute::Aborted(()) => return Published::NoRoom,
-            Compute::Updated { old: (_, slot), .. } => Some(self.out(slot)),
-            Compute::Inserted(..) | Compute::Removed(..) => None,
+        // First without `compute`: while the map grows, that one takes 14 us instead of 1.
+        let out = if map.try_insert(Arc::clone(&entry.key), Slot::of(entry)).is_ok() {
+            None
+        } else {
+            let computed = map.compute(Arc::clone(&entry.key), |found| {
+                met = found.and_then(|(_, slot)| slot.entry.upgrade());
+                if met.as_ref().is_some_and(|other| other.is_visible(now)) {
+                    return Operation::Abort(());
+                }
+                Operation::Insert(Slot::of(entry))
+            });
+            match computed {
+                Compute::Aborted(()) => return Published::Occupied,
+                Compute::Updated { old: (_, slot), .. } => Some(self.out(slot)),
+                Compute::Inserted(..) | Compute::Removed(..) => None,
+            }
         };
-        *replaced = out.map(|out| self.make_room(out));
+        *replaced = out.map(|out| self.unfile_withdrawn(out));
         drop(map);
         self.settle(entry);
         Published::Yes
@@ -213,7 +221,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         K: Borrow<Q>,
     {
         let out = self.map.pin().remove(key).map(|slot| self.out(slot));
-        out.map(|out| self.make_room(out))
+        out.map(|out| self.unfile_withdrawn(out))
     }
 
     /// What a slot that is taken out of the map refers to. The entry only if it may be filed.
@@ -223,7 +231,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
 
     /// Unfiles an entry that is no longer in the map: it takes no room from others, even if its timer's callback is
     /// late.
-    fn make_room(&self, (id, entry): Out<K, V>) -> u64 {
+    fn unfile_withdrawn(&self, (id, entry): Out<K, V>) -> u64 {
         entry.into_iter().for_each(|entry| self.unfile(&entry));
         id
     }
@@ -233,15 +241,20 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.recency.as_ref()?.file(entry)
     }
 
-    /// The end of an entry, for the thread that has ended its timer.
+    /// The end of an entry, for the thread that has ended its timer. False if the entry was never shown: then it is
+    /// neither counted nor told of.
     ///
     /// If the key panics, the entry has still ended, and the panic goes on here.
-    pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) {
+    pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) -> bool {
         entry.ended.set();
         let unpublished = catch_unwind(AssertUnwindSafe(|| self.unpublish(entry)));
-        self.tally.add(Event::Ended(cause));
-        self.notify(entry, cause);
+        let was_shown = entry.visibility.settle();
+        if was_shown {
+            self.tally.add(Event::Ended(cause));
+            self.notify(entry, cause);
+        }
         unpublished.unwrap_or_else(|panic| resume_unwind(panic));
+        was_shown
     }
 
     /// Takes this entry, and no other one of its key, out of the map, and out of the order of use.
