@@ -30,6 +30,9 @@ const EVENT_COUNT: usize = Event::ClockRegressed as usize + 1;
 const ENDS: [Event; 6] =
     [Event::Replaced, Event::Cancelled, Event::Fired, Event::Drained, Event::Discarded, Event::Returned];
 
+/// How many looks to take at most, while timers begin and end, for one during which few of them do.
+const LOOKS_MAX: usize = 3;
+
 /// What one thread counted, on cache lines of its own.
 #[derive(Debug, Default)]
 struct Local(CachePadded<[AtomicU64; EVENT_COUNT]>);
@@ -66,10 +69,59 @@ impl Counters {
         self.0.iter().map(|local| local.0[event as usize].load(Relaxed)).sum()
     }
 
-    /// Timers that have begun and not ended: exact while nothing runs.
+    /// Timers that have begun and not ended: exact while nothing runs. If timers begin and end meanwhile, no fewer than
+    /// there were at some moment of the call; and more by those that have begun during the quickest of a few looks.
     pub(crate) fn pending(&self) -> u64 {
         // The ends first: an end that is counted between the two readings must not make the difference negative.
-        let ended: u64 = ENDS.iter().map(|&end| self.sum(end)).sum();
-        (self.sum(Event::Scheduled) + self.sum(Event::Rearmed)).saturating_sub(ended)
+        let mut ended = self.ended();
+        let mut least = u64::MAX;
+        for _ in 0..LOOKS_MAX {
+            let begun = self.sum(Event::Scheduled) + self.sum(Event::Rearmed);
+            least = least.min(begun.saturating_sub(ended));
+            // A thread that is stopped between the two readings counts all that has begun since.
+            let ended_before = std::mem::replace(&mut ended, self.ended());
+            if ended == ended_before {
+                break;
+            }
+        }
+        least
+    }
+
+    fn ended(&self) -> u64 {
+        ENDS.iter().map(|&end| self.sum(end)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    /// A thread that counts is stopped at times, by others that count: with a single look it would then take what began
+    /// meanwhile for pending, tens of thousands.
+    #[test]
+    fn contention_makes_what_is_pending_hardly_too_high() {
+        const COUNTING: u64 = 3;
+        let (counters, is_over) = (Counters::new(), AtomicBool::new(false));
+        let most = std::thread::scope(|scope| {
+            for _ in 0..COUNTING {
+                scope.spawn(|| {
+                    let ordinal = thread::ordinal();
+                    while !is_over.load(Relaxed) {
+                        counters.add(&ordinal, Event::Scheduled, 1);
+                        counters.add(&ordinal, Event::Cancelled, 1);
+                    }
+                });
+            }
+            let begin = Instant::now();
+            let looks = std::iter::from_fn(|| (begin.elapsed() < Duration::from_secs(1)).then(|| counters.pending()));
+            let most = looks.max();
+            is_over.store(true, Relaxed);
+            most
+        });
+        assert!(most.is_some_and(|most| most < 1000), "{most:?} of {COUNTING}");
+        assert_eq!(counters.pending(), 0);
     }
 }

@@ -8,9 +8,10 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V, S> {
-    /// The time by this scheduler's clock: that of its [`ManualClock`](crate::ManualClock); or else the system's,
-    /// behind it by what it takes to read that once or twice. Deadlines for [`schedule_at`](Self::schedule_at) that
-    /// are computed from it work on either clock. Costs one reading of the clock.
+    /// The time by this scheduler's clock: that of its [`ManualClock`](crate::ManualClock), if it has one; else the
+    /// system's, at most two readings of that behind [`Instant::now`]. Deadlines for
+    /// [`schedule_at`](Self::schedule_at) that are computed from it work on either clock. Costs one reading of the
+    /// clock.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -26,7 +27,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         clock.instant(clock.now())
     }
 
-    /// The number of pending timers; exact while nothing runs at the same time. Wait-free, O(threads).
+    /// The number of pending timers; exact while nothing runs at the same time. Otherwise it may be too high, by as
+    /// many as begin during one look: the best of up to three. Wait-free, O(threads).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
