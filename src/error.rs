@@ -153,8 +153,9 @@ impl fmt::Display for BuildError {
             }
             Self::FirstTick(tick) => write!(f, "first_tick is {tick}; accepted: 0 to 2^63"),
             Self::ThreadName(name) => write!(f, "thread_name is {name:?}; accepted: any name without a NUL"),
-            Self::Thread(error) => write!(f, "a thread of the scheduler could not be started: {error}"),
-            Self::Pool(error) => write!(f, "the pool for the callbacks could not be started: {error}"),
+            // The `source` says why.
+            Self::Thread(_) => f.write_str("a thread of the scheduler could not be started"),
+            Self::Pool(_) => f.write_str("the pool for the callbacks could not be started"),
         }
     }
 }

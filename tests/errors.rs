@@ -4,7 +4,7 @@
 
 mod support;
 
-use shardwheel::rotating::TimeCacheMap;
+use shardwheel::rotating::{RotatingError, TimeCacheMap};
 use shardwheel::{
     BuildError, Builder, Close, Closed, Executor, ManualClock, Pinning, ScheduleError, Scheduler, Stats, Timer,
     WeakScheduler,
@@ -103,11 +103,15 @@ fn a_thread_name_with_a_nul() {
 fn threads_that_cannot_be_started() {
     let refusal = || std::io::Error::other("no more threads");
     let error = BuildError::Thread(refusal());
-    assert_eq!(error.to_string(), "a thread of the scheduler could not be started: no more threads");
-    assert!(error.source().is_some());
+    let is_told = |error: &dyn Error| error.source().is_some_and(|source| source.to_string() == "no more threads");
+    assert_eq!(error.to_string(), "a thread of the scheduler could not be started");
+    assert!(is_told(&error));
     let error = BuildError::Pool(Box::new(refusal()));
-    assert_eq!(error.to_string(), "the pool for the callbacks could not be started: no more threads");
-    assert!(error.source().is_some_and(|source| source.to_string() == "no more threads"));
+    assert_eq!(error.to_string(), "the pool for the callbacks could not be started");
+    assert!(is_told(&error));
+    let error = RotatingError::Scheduler(error);
+    assert_eq!(error.to_string(), "the pool for the callbacks could not be started");
+    assert!(is_told(&error), "a report of the whole chain says everything once");
 }
 
 #[test]

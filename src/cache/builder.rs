@@ -29,7 +29,7 @@ pub enum CacheError {
     /// [`Builder::jitter`] is not at least 0 and less than 1. Permanent.
     Jitter(f64),
     /// The scheduler of the timers could not be started: one of its own settings is out of range, or the system refuses
-    /// a thread. Permanent or transient as the [`BuildError`] inside.
+    /// a thread. Permanent or transient as the [`BuildError`] inside, whose message and source this has.
     Scheduler(BuildError),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for CacheError {
             Self::Ttl(ttl) => write!(f, "ttl is {ttl:?}; accepted: more than zero (Duration::MAX for no expiry)"),
             Self::Limit(limit) => write!(f, "limit is {limit}; accepted: 1 or more (leave it out for no limit)"),
             Self::Jitter(jitter) => write!(f, "jitter is {jitter}; accepted: 0 or more and less than 1 (0.05 is 5 %)"),
-            Self::Scheduler(error) => write!(f, "the scheduler of the timers could not be started: {error}"),
+            Self::Scheduler(error) => error.fmt(f),
         }
     }
 }
@@ -47,7 +47,7 @@ impl fmt::Display for CacheError {
 impl std::error::Error for CacheError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Scheduler(error) => Some(error),
+            Self::Scheduler(error) => error.source(),
             Self::Ttl(_) | Self::Limit(_) | Self::Jitter(_) => None,
         }
     }

@@ -13,7 +13,8 @@ pub enum RotatingError {
     Buckets(usize),
     /// The expiry is zero. Permanent.
     Expiry(Duration),
-    /// The scheduler that rotates the map could not be started. Permanent or transient as the [`BuildError`] inside.
+    /// The scheduler that rotates the map could not be started. Permanent or transient as the [`BuildError`] inside,
+    /// whose message and source this has.
     Scheduler(BuildError),
 }
 
@@ -22,7 +23,7 @@ impl fmt::Display for RotatingError {
         match self {
             Self::Buckets(count) => write!(f, "buckets is {count}; accepted: 2 to {BUCKETS_MAX}"),
             Self::Expiry(expiry) => write!(f, "expiry is {expiry:?}; accepted: more than zero"),
-            Self::Scheduler(error) => write!(f, "the scheduler could not be started: {error}"),
+            Self::Scheduler(error) => error.fmt(f),
         }
     }
 }
@@ -30,7 +31,7 @@ impl fmt::Display for RotatingError {
 impl std::error::Error for RotatingError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Scheduler(error) => Some(error),
+            Self::Scheduler(error) => error.source(),
             Self::Buckets(_) | Self::Expiry(_) => None,
         }
     }
