@@ -154,9 +154,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
-    /// Runs `change` on the period of a periodic timer whose callback is running.
+    /// Runs `change` on the period of a timer at a fixed rate, whose callback is running.
     pub(crate) fn with_period<R>(&self, claim: &ClaimedNode, change: impl FnOnce(&mut Period<V>) -> R) -> R {
-        // SAFETY: the claim says that the callback is ours.
+        // SAFETY: the claim says that the callback is ours. It has a period: the callers ask only if it repeats and its
+        // callback does not decide.
         unsafe { self.slab.with_period(claim.node, change) }
     }
 
@@ -282,7 +283,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// No other thread may be using a key of this shard, except for claimed timers that are not finished.
     pub(crate) unsafe fn drop_key(&self, node: u32) {
         // SAFETY: as the caller promises.
-        unsafe { self.slab.drop_leftover_key(node) };
+        unsafe { self.slab.drop_key(self.slab.head(node)) };
     }
 
     /// Drops the keys that finished timers have left behind. No `schedule` may be under way.

@@ -16,8 +16,8 @@ use crate::sync::size::MAILBOX_SEGMENT;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, epoch::Guard};
 use crossbeam_utils::CachePadded;
 use std::ptr;
-/// Not from `sync`: correctness does not depend on these counts, so a model need not explore them.
-use std::sync::atomic::AtomicU64 as Count;
+/// Not from `sync`: what is done with threads does not depend on these, so a model need not explore them.
+use std::sync::atomic::{AtomicBool, AtomicU64 as Count};
 
 #[derive(Debug)]
 struct Segment {
@@ -79,6 +79,8 @@ pub(crate) struct Mailbox {
     tails: Box<[CachePadded<Tail>]>,
     /// The segment of each stripe that the consumer reads; only the consumer moves it on.
     heads: Box<[AtomicPtr<Segment>]>,
+    /// The consumer's end was handed out: two would free each segment twice.
+    has_consumer: AtomicBool,
     /// How many hints were drained so far.
     drained: CachePadded<Count>,
 }
@@ -103,12 +105,18 @@ impl Mailbox {
         Self {
             tails: (0..stripe_count).map(|_| CachePadded::default()).collect(),
             heads: (0..stripe_count).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
+            has_consumer: AtomicBool::new(false),
             drained: CachePadded::default(),
         }
     }
 
-    /// The consumer's end. Only one may be used during a mailbox's life.
+    /// The consumer's end.
+    ///
+    /// # Panics
+    /// At the second call.
     pub(crate) fn consumer(&self) -> Consumer {
+        // Relaxed: it publishes nothing; the exchange picks one call.
+        assert!(!self.has_consumer.swap(true, Ordering::Relaxed), "a mailbox has one consumer");
         let start = Position { segment: ptr::null_mut(), slot: 0 };
         Consumer { positions: vec![start; self.heads.len()] }
     }

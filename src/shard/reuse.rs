@@ -454,10 +454,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         }
     }
 
-    /// Drops the keys of a chain that is ours; the chain stays as it is.
+    /// Drops the keys of a chain that is ours, after its grace period; the chain stays as it is.
     fn drop_keys(&self, mut chain: Chain) {
         while let Some(node) = self.pop(&mut chain) {
-            self.drop_key(node.head);
+            // SAFETY: who could reach it has left.
+            unsafe { self.drop_key(node.head) };
         }
     }
 }

@@ -139,7 +139,8 @@ impl<V> Tail<V> {
     /// Puts the value of a timer that comes back into its place.
     ///
     /// # Safety
-    /// The caller runs this timer's callback, took the value for that, and has not called `AtomicWord::fired` yet.
+    /// The caller runs this timer's callback, took the value for that, and has not called `AtomicWord::rearm_or_end`
+    /// yet.
     pub(super) unsafe fn put_value(&self, value: V) {
         // SAFETY: nobody else touches the value of a timer whose callback runs.
         self.value.with_mut(|place| unsafe { (*place).write(value) });
@@ -383,12 +384,14 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Drops the key of an ended timer, if nobody has.
-    pub(super) fn drop_key(&self, head: &Head<K>) {
+    ///
+    /// # Safety
+    /// No other thread may be using the key, unless the timer is not done.
+    pub(super) unsafe fn drop_key(&self, head: &Head<K>) {
         if head.word.load().has_leftover_key() && head.word.take_key() {
             // If the key's destructor panics, that must not take down the caller, which is working on a key of its own.
             let _ = shielded(|| {
-                // SAFETY: `take_key` picked us, the timer is done, and no reader is left: its grace period is over,
-                // or nobody can call the scheduler any more.
+                // SAFETY: `take_key` picked us, and the timer is done, so no reader is left, as the caller promises.
                 head.key.with_mut(|key| unsafe { (*key).assume_init_drop() });
             });
         }
@@ -401,17 +404,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     pub(super) unsafe fn drop_leftover_keys(&self) {
         if std::mem::needs_drop::<K>() {
             for node in self.nodes() {
-                self.drop_key(self.head(node));
+                // SAFETY: as the caller promises.
+                unsafe { self.drop_key(self.head(node)) };
             }
         }
-    }
-
-    /// Drops the key of one ended timer, if nobody has.
-    ///
-    /// # Safety
-    /// As for `drop_leftover_keys`.
-    pub(super) unsafe fn drop_leftover_key(&self, node: u32) {
-        self.drop_key(self.head(node));
     }
 
     /// Moves the key of an ended timer out, if nobody has.

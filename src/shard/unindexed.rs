@@ -13,7 +13,7 @@
 //! | 4. is the shard sealed? ends the timer      |                                           |
 //!
 //! (A worker may claim the timer between 3 and 4. Then it was accepted, and fires; but it does not come back: see
-//! `Shard::fired`.)
+//! `Shard::rearm_or_end`.)
 //!
 //! In each of steps 1 to 3, author and sealer do a read-modify-write of the same atomic, so one of them is first:
 //! - If the sealer is first in any of them, the author observes its step, and with it that the shard is sealed.
