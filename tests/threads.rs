@@ -812,10 +812,11 @@ fn pinned(pinning: Pinning, shards: usize, executor: Option<Executor>) -> Vec<Op
     let seen = Arc::clone(&fired);
     let builder = with(executor).shards(shards).pinning(pinning);
     let scheduler = builder.build(move |_: &u64, ()| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
+    // From the start.
+    let cores = scheduler.stats().shards.iter().map(|shard| shard.pinned_core).collect();
     (0..64).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
     eventually("it works, pinned or not", || fired.load(SeqCst) == 64);
-    thread::sleep(ms(20));
-    scheduler.stats().shards.iter().map(|shard| shard.pinned_core).collect()
+    cores
 }
 
 #[test]
