@@ -35,8 +35,8 @@ where
     /// A batch is not a transaction: other threads may see part of it done, and each key's answer is exact for itself.
     ///
     /// Delays count from the beginning of the call; if the iterator takes long, from a later moment within the call.
-    /// Up to 32 timers are taken from the iterator before the first of them starts. If the iterator or a key panics,
-    /// these are dropped, and so are the answers so far.
+    /// Up to 32 timers are taken from the iterator before the first of them starts. If the iterator or a key's `Hash`
+    /// panics, these are dropped, and so are the answers so far.
     ///
     /// # Errors
     /// Each timer has its own answer, as from [`schedule_with`](Self::schedule_with). One that finds no room

@@ -129,7 +129,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The number of shards. Default: the number of cores that the building thread may run on; accepted 1 to 1024.
+    /// The number of shards. Default: the number of cores that the building thread may use, as
+    /// [`available_parallelism`](std::thread::available_parallelism) says: fewer than there are if it is pinned, or in
+    /// a container with a quota. Accepted: 1 to 1024.
     ///
     /// Each shard has a worker thread, and a second thread for callbacks unless [`executor`](Self::executor) says who
     /// runs them. Besides, one thread works ahead while shards grow; with five shards or more, one thread runs quick
@@ -418,9 +420,9 @@ where
     /// past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are not used. Panics of
-    /// callbacks are caught here, too, a failed `assert!` among them: so a test should check what the callbacks send,
-    /// or [`Stats::callback_panics`](crate::Stats::callback_panics).
+    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are checked, but not used.
+    /// Panics of callbacks are caught here, too, a failed `assert!` among them: so a test should check what the
+    /// callbacks send, or [`Stats::callback_panics`](crate::Stats::callback_panics).
     ///
     /// ```
     /// use shardwheel::Scheduler;

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 /// `None`, and that one still fires. Shards take turns: for the same order in every run, have one shard
 /// ([`Builder::shards`](crate::Builder::shards)).
 ///
-/// Messages to the workers are taken in when the clock moves. Until then each timer that is due earlier than all that
-/// its place in memory has had before takes 8 bytes, though it may be cancelled.
+/// Messages to the workers are taken in when the clock moves. Until then they take memory: 8 bytes for each timer that
+/// is started, or moved to an earlier deadline, even if it is cancelled.
 ///
-/// Time ends 584 years after the scheduler was built: 2^64 nanoseconds.
+/// Time ends 584 years after the scheduler was built, at 2^64 nanoseconds. After that no timer fires.
 ///
 /// ```
 /// use shardwheel::Scheduler;
@@ -62,7 +62,10 @@ impl ManualClock {
     }
 
     /// Moves time on by `by`, visits each deadline on the way in order, runs the callbacks that are due, and then
-    /// returns how many timers expired.
+    /// returns how many timers expired. (Not those that [`expire_now`](crate::Scheduler::expire_now) fires meanwhile.)
+    ///
+    /// Time stops at each deadline on the way. So no run of [`schedule_every`](crate::Scheduler::schedule_every) is
+    /// ever missed, whatever the period's [`MissedTicks`](crate::MissedTicks).
     ///
     /// Crossing empty time costs next to nothing, but a periodic timer runs for each of its periods on the way. A
     /// timer that is started for the present moment is due one tick later. Threads that move the same clock wait for
@@ -103,8 +106,10 @@ impl ManualClock {
     }
 
     /// Plays a clock that goes backwards, as some systems' clocks do: afterwards the time is `by` earlier, but not
-    /// before the moment when the scheduler was built. Timers keep their deadlines. In a callback that this clock
-    /// runs, the step lasts until the clock moves on: to the next deadline, or to where it was going.
+    /// before the moment when the scheduler was built. Timers keep their deadlines. Until the clock is back where it
+    /// was, delays of new timers count from there: none is due before what the clock has shown already. Instants are
+    /// taken as they are. In a callback that this clock runs, the step lasts until the clock moves on: to the next
+    /// deadline, or to where it was going.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -29,7 +29,8 @@ where
     /// drops a run ends it.
     ///
     /// **Between two runs** it is a timer like any other. `cancel` gives the value back. `reschedule` moves the next
-    /// run, and the rate goes on from there. `expire_now` is one run more.
+    /// run, and the rate goes on from there. `expire_now` is one run more; a timer that never fires (its
+    /// period ends later than time) stays so.
     ///
     /// **While it fires**, from the claim until its callback is over, it is not pending, but can be reached: `cancel`
     /// answers `None`, and that run is the last; `reschedule` answers true and sets the next run; `schedule` of its

@@ -26,12 +26,16 @@ use std::time::{Duration, Instant};
 
 /// A timer service: any thread schedules, moves and cancels timers by key; expired timers go to the callback.
 ///
-/// A `Scheduler` is a handle; cloning it costs one atomic increment. Dropping the last handle closes the scheduler
-/// with [`Close::Discard`](crate::Close::Discard) and joins its workers, unless a callback drops it.
+/// A `Scheduler` is a handle; cloning it costs one atomic increment. Dropping the last handle closes the scheduler with
+/// [`Close::Discard`](crate::Close::Discard) and joins its workers, unless a callback drops it. (The threads of the
+/// callbacks end by themselves, a moment later.)
 ///
 /// A value leaves the scheduler as soon as its timer ends: it goes to the caller who ends the timer, or to the
 /// callback when that begins. A key is dropped later: at the earliest when 64 timers have ended on the same thread in
 /// the same shard, at the latest with the scheduler. So what must be released in time belongs in the value.
+///
+/// A panic of a key's `Hash` or `Eq` goes on in the call. One exception: if two keys are compared to find out which
+/// timer a new one replaces, and that panics, they count as different keys, and both timers stay.
 ///
 /// Calls that start, move, cancel or look up a timer take `&self` and no lock, and wait for no other thread. They cost
 /// a few hundred nanoseconds while the caches miss. (With more calling threads than cores, a `schedule` may yield to

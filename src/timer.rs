@@ -18,8 +18,8 @@ pub(crate) type Link<K, V> = Arc<CachePadded<Arc<Core<K, V>>>>;
 /// [`schedule_unindexed`](crate::Scheduler::schedule_unindexed).
 ///
 /// It gives the same exact answers as the scheduler does by key, but without hashing and looking up, and only for this
-/// very timer: not for a later one of the same key. Its calls are lock-free, and cost one access to the timer's
-/// memory.
+/// very timer: not for a later one of the same key. To move it, to cancel it and to look at it is lock-free, and costs
+/// an access to the timer's memory.
 ///
 /// Dropping the handle changes nothing. It keeps alive neither the scheduler nor its callback, pool or workers, only
 /// the memory of its nodes. Once the scheduler is gone, it answers as if the timer had ended.

@@ -2,7 +2,7 @@
 //! deadline, and what expires is printed.
 //!
 //! ```text
-//! cargo run --release --example sessions -- access.log.gz --timeout 30m
+//! cargo run --release --example sessions -- examples/sessions/sample.log --timeout 30m
 //! ```
 //!
 //! - `access_log` reads lines into requests in the order of time.

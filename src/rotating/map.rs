@@ -102,7 +102,8 @@ pub(super) fn value_of<K, V>(entry: Option<(K, V)>) -> Option<V> {
 }
 
 impl<K: Hash + Eq, V> RotatingMap<K, V> {
-    /// Puts an entry into the newest bucket. Returns the value that was under this key, in any bucket. O(k).
+    /// Puts an entry into the newest bucket. Returns the value that was under this key, in any bucket. O(k). (If the
+    /// key's `Hash` or `Eq` panics, that value may be lost.)
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let old = self.remove_entry(&key);
         self.buckets[0].insert(key, value);

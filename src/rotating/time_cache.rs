@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 
-/// A map of k buckets whose entries expire by the bucket: an entry lives for T at least and T(1 + 1/(k-1)) at most,
-/// whenever it is inserted. Inserting it again begins anew.
+/// A map of k buckets whose entries expire by the bucket: an entry lives for T at least and T(1 + 1/(k-1)) at most (and
+/// k ns, since T/(k-1) is rounded up), whenever it is inserted. Inserting it again begins anew.
 ///
 /// For many threads; each call takes one short lock and looks into up to k buckets. Buckets that expire are handed to a
 /// callback on a thread of the map's own, in order, one call for each that is not empty: at most one tick of 1 ms and
@@ -35,11 +35,13 @@ type Expired<K, V> = Box<dyn Fn(Vec<(K, V)>) + Send + Sync>;
 /// time, however late the callback. A panic of the callback stops nothing; it is counted.
 ///
 /// The callback may use the map through a [`Weak`](std::sync::Weak); an [`Arc`] would keep the map alive for ever. A
-/// key's `Hash` and `Eq` must not use it: they run under the lock.
+/// key's `Hash` and `Eq` must not use it: they run under the lock. If they panic in [`insert`](Self::insert), the entry
+/// that was under the key may be lost, without a call.
 ///
-/// The map wakes up k-1 times in T, even if it is empty. Dropping it ends its thread, and waits for the callback that
-/// the thread is running (except within a callback of any map or scheduler, where it waits for nothing). What is left
-/// in the map is dropped, without a call.
+/// The map wakes up k-1 times in T, even if it is empty; or each tick, if T/(k-1) is less than that, which makes no
+/// sense: then each wake-up costs as many rotations as it has missed. Dropping the map ends its threads, and waits for
+/// the callback that one of them is running (except within a callback of any map or scheduler, where it waits for
+/// nothing). What is left in the map is dropped, without a call.
 ///
 /// ```
 /// use shardwheel::rotating::TimeCacheMap;

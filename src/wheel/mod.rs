@@ -259,7 +259,8 @@ impl<T> Wheel<T> {
     /// Values that expire, values that cascade (ahead of time or not) and values already removed
     /// all count. Beyond the limit a call may look at 64 values, and four more per value expired,
     /// to sweep out removed ones; overdue ones are swept in one go. While it has not caught up,
-    /// [`now`](Self::now) is behind `to`, or values are overdue; call again.
+    /// [`now`](Self::now) is behind `to`, or values that are or were overdue are left to look at,
+    /// though all of them may have been removed; call again.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -273,6 +274,7 @@ impl<T> Wheel<T> {
     /// }
     /// assert_eq!((calls, expired), (4, 1_000));
     /// ```
+    #[must_use = "if it has not caught up, values that are due may be left"]
     pub fn advance_bounded(&mut self, to: u64, limit: usize, mut expire: impl FnMut(T)) -> bool {
         let Self { slots, places, .. } = self;
         let (before, held) = (slots.hand(), places.len());
