@@ -12,11 +12,10 @@ use crate::growth::Growth;
 use crate::lateness::Histogram;
 use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
-use crate::sync::epoch::{Guard, pin};
+use crate::sync::epoch::{self, Guard, pin};
 use crate::thread;
 use crate::under_way::{Phase, UnderWay};
 use crate::unwind::drop_quietly;
-use crossbeam_epoch as epoch;
 use crossbeam_utils::CachePadded;
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -368,20 +367,19 @@ fn wait_for_readers() -> Option<ReadersGone> {
     if epoch::is_pinned() {
         return None;
     }
-    // A thread that is about to end has no handle of its own in crossbeam any more: it cannot tell whether it holds a
-    // guard.
-    let probe = epoch::pin();
+    // A thread that is about to end has no handle of its own any more: it cannot tell whether it holds a guard.
+    let probe = pin();
     if !epoch::is_pinned() {
         return None;
     }
     drop(probe);
     // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
     let (present, gone) = mpsc::channel::<()>();
-    epoch::pin().defer(move || drop(present));
+    pin().defer(move || drop(present));
     let mut pause = Duration::from_micros(1);
     while gone.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         // Each flush tries to move the epoch on.
-        epoch::pin().flush();
+        pin().flush();
         pause = (2 * pause).min(Duration::from_millis(1));
     }
     Some(ReadersGone)

@@ -10,18 +10,40 @@ pub(crate) use std::sync::{Condvar, Mutex};
 
 /// Memory that is reclaimed once nobody can still be looking at it.
 pub(crate) mod epoch {
-    pub(crate) use crossbeam_epoch::{Guard, pin};
+    pub(crate) use crossbeam_epoch::Guard;
+    use crossbeam_epoch::{Collector, LocalHandle};
+    use std::sync::LazyLock;
+
+    /// Our own, for all schedulers: the process's is anybody's. A guard of other code would keep our memory from being
+    /// reused, and what other code has deferred would run in our calls.
+    static COLLECTOR: LazyLock<Collector> = LazyLock::new(Collector::new);
+
+    thread_local! {
+        static HANDLE: LocalHandle = COLLECTOR.register();
+    }
+
+    /// While the guard lives, nothing that this thread can reach is reclaimed.
+    #[inline]
+    pub(crate) fn pin() -> Guard {
+        // A thread whose thread-locals are gone gets a handle for this guard alone.
+        HANDLE.try_with(LocalHandle::pin).unwrap_or_else(|_| COLLECTOR.register().pin())
+    }
+
+    /// True if this thread holds a guard. False also if that cannot be known, since its thread-locals are gone.
+    pub(crate) fn is_pinned() -> bool {
+        HANDLE.try_with(LocalHandle::is_pinned).unwrap_or(false)
+    }
 
     /// Lets other threads run. Meanwhile the calling thread is not pinned: what it could reach may be gone afterwards.
     /// Closures that any thread has deferred may run in here. If the thread cannot unpin, since it holds another guard,
     /// this returns false and has no effect.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         // A thread whose thread-locals are gone looks as if it were not pinned, and its guard cannot be pinned again.
-        if !crossbeam_epoch::is_pinned() {
+        if !is_pinned() {
             return false;
         }
         let has_left = guard.repin_after(|| {
-            let has_left = !crossbeam_epoch::is_pinned();
+            let has_left = !is_pinned();
             if has_left {
                 std::thread::yield_now();
             }

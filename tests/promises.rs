@@ -6,7 +6,7 @@
 mod support;
 
 use shardwheel::{Builder, Close, Executor, IfAbsent, ManualClock, ScheduleError, Scheduler, WeakScheduler};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::panic::panic_any;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{
-    ClockSlot, Ends, FIRST_TICKS, Gate, HOUR, Ledger, MS, OneHash, Opener, PATIENCE, Random, SOON, eventually,
+    ClockSlot, Ends, FIRST_TICKS, Gate, HOUR, Ledger, MS, OneHash, Opener, PATIENCE, Random, SOON, Token, eventually,
     hush_callbacks, ignore, lock, ms, start, within,
 };
 
@@ -1174,29 +1174,58 @@ fn promise_12_close_returns_what_was_pending_with_its_time() {
     assert_eq!(returned, [(1, "a", ms(6)), (2, "b", Duration::MAX)]);
 }
 
+thread_local! {
+    /// What to do at the next comparison of `Watched` keys on this thread, once.
+    static ON_EQ: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+struct Watched(Token);
+
+impl PartialEq for Watched {
+    fn eq(&self, other: &Self) -> bool {
+        let hook = ON_EQ.with(|hook| hook.borrow_mut().take());
+        hook.into_iter().for_each(|hook| hook());
+        self.0 == other.0
+    }
+}
+
+impl Eq for Watched {}
+
+impl Hash for Watched {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// Nine timers.
+fn watched(keys: &Ledger) -> Scheduler<Watched> {
+    let scheduler = Scheduler::builder().shards(3).build(|_, ()| {}).expect("in range");
+    (0..9).for_each(|id| assert!(scheduler.schedule(Watched(keys.token(id)), HOUR).is_ok()));
+    scheduler
+}
+
 /// `close` moves keys out, so it waits for threads that may be looking at one; if that is the closing thread itself,
 /// keys stay.
 #[test]
 fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
-    let with_timers = |keys: &Ledger| {
-        let scheduler = Scheduler::builder().shards(3).build(|_, ()| {}).expect("in range");
-        (0..9).for_each(|id| assert!(scheduler.schedule(keys.token(id), HOUR).is_ok()));
-        scheduler
-    };
-    let keys = Ledger::default();
-    let (scheduler, guard) = (with_timers(&keys), crossbeam_epoch::pin());
-    let closed = scheduler.close(Close::Return);
-    assert_eq!((closed.returned.len(), closed.discarded, keys.alive()), (0, 9, 9));
-    drop((guard, scheduler));
+    let (keys, closed) = (Ledger::default(), Arc::new(Mutex::new(None)));
+    let scheduler = watched(&keys);
+    let (own, seen) = (scheduler.clone(), Arc::clone(&closed));
+    ON_EQ.set(Some(Box::new(move || *lock(&seen) = Some(own.close(Close::Return)))));
+    let _ = scheduler.contains(&Watched(keys.token(5)));
+    let told = lock(&closed).take().expect("keys were compared");
+    assert_eq!((told.returned.len(), told.discarded, keys.alive()), (0, 9, 9));
+    drop(scheduler);
     keys.assert_all_dropped_once();
 
-    let (scheduler, gate) = (with_timers(&Ledger::default()), Arc::new(Gate::default()));
+    let (keys, gate) = (Ledger::default(), Arc::new(Gate::default()));
+    let scheduler = watched(&keys);
     let opener = Opener(&gate);
     let reader = start({
-        let gate = Arc::clone(&gate);
+        let (scheduler, gate, key) = (scheduler.clone(), Arc::clone(&gate), Watched(keys.token(5)));
         move || {
-            let _guard = crossbeam_epoch::pin();
-            gate.pass();
+            ON_EQ.set(Some(Box::new(move || gate.pass())));
+            scheduler.contains(&key)
         }
     });
     eventually("the reader is there", || gate.arrived() == 1);
@@ -1205,6 +1234,28 @@ fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
     drop(opener);
     reader.recv().expect("it does not panic");
     assert_eq!(closing.recv_timeout(PATIENCE), Ok(9));
+}
+
+/// crossbeam's default collector is for all code of the process; ours is our own.
+#[test]
+fn promise_12_close_waits_for_no_guard_of_other_code() {
+    let (scheduler, _guard) = (watched(&Ledger::default()), crossbeam_epoch::pin());
+    let closing = start(move || {
+        let _guard = crossbeam_epoch::pin();
+        scheduler.close(Close::Return).returned.len()
+    });
+    assert_eq!(closing.recv_timeout(PATIENCE), Ok(9));
+}
+
+#[test]
+fn promise_10_a_guard_of_other_code_keeps_no_key_and_no_memory() {
+    let (keys, _guard) = (Ledger::default(), crossbeam_epoch::pin());
+    let scheduler = Scheduler::<Token>::builder().shards(1).build(|_, ()| {}).expect("in range");
+    for id in 0..20_000 {
+        assert!(scheduler.schedule(keys.token(id), HOUR).is_ok());
+        assert_eq!(scheduler.cancel(&id), Some(()));
+    }
+    assert!(keys.alive() < 2_000, "{} keys are there yet", keys.alive());
 }
 
 #[test]

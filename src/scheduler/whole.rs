@@ -91,10 +91,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// callback with all that it has captured, and the pool, stay until the last handle is dropped: only then does the
     /// receiver of a channel into which the callback sends see the end.
     ///
-    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at one: until every
-    /// `crossbeam_epoch` guard in the process that was held at the call, by whatever code, is dropped. A thread that
-    /// holds one itself would wait for ever, so there the timers are discarded instead. So they are in the destructor
-    /// of a thread-local, where it cannot be known any more whether the thread holds one.
+    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at one: until all calls that
+    /// were under way, of any scheduler in the process, have ended or are done with keys. Within such a call, in a
+    /// key's `Eq`, it would wait for ever; so there the timers are discarded instead. So they are in the destructor of
+    /// a thread-local, where it cannot be known any more whether the thread is in such a call.
     ///
     /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
