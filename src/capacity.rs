@@ -99,7 +99,8 @@ impl Room {
 
     /// True if the room that was just taken settles a debt.
     fn pay_debt(&self) -> bool {
-        // Relaxed: a count, exact by its modification order.
+        // Relaxed: a count, exact by its modification order. (The first look may miss a debt that nothing has ordered
+        // before it. Then one timer more is admitted, until the next one that finds the debt.)
         self.debt.load(Relaxed) > 0 && self.debt.fetch_update(Relaxed, Relaxed, |debt| debt.checked_sub(1)).is_ok()
     }
 }

@@ -356,6 +356,18 @@ mod tests {
         worker.read_clock();
     }
 
+    /// Else hints that stay in the mailbox would be read against a hand that has moved on too far.
+    #[test]
+    fn after_a_jump_all_that_was_sent_before_is_taken_in() {
+        let (scheduler, mut worker) = worker();
+        let count = DRAIN_MAX as u64 + 900;
+        (0..count).for_each(|key| assert!(scheduler.schedule(key, TICK).is_ok()));
+        let now = Tick((1 << HINT_TICK_BITS) - (1 << (HINT_TICK_BITS - 3)));
+        set_clock(&mut worker, now);
+        while worker.step(now) != Left::Nothing {}
+        assert_eq!((worker.fired() as u64, scheduler.len()), (count, 0));
+    }
+
     /// The ticks at which a worker that sleeps whenever it may wakes up, until the first timer has fired. There are
     /// `count` timers, due from `first` on, evenly over `spread` ticks. Panics if a step leaves anything due: no step
     /// may have that much to do.

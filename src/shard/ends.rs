@@ -135,7 +135,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let node = self.slab.node(claim.node);
         // A timer may have been begun on a node that the sealer had passed already, and claimed before its author found
         // the shard sealed. It must not come back, or it would stay for ever. The thread that claimed it has observed
-        // its beginning, and with that the seal.
+        // its beginning, and with that the seal. (Nor has it been given a deadline meanwhile: who could do that has
+        // the timer's handle, has observed the seal with that, and so finds the scheduler closed.)
         let next = next.filter(|_| !self.unindexed.is_sealed());
         // SAFETY: the claim says that the callback is ours, and it is used up here.
         unsafe { node.tail.put_value(value) };

@@ -15,7 +15,7 @@
 //!    ([`AtomicWord::look`](super::word::AtomicWord::look) says why no caller slips through between the two).
 //! 3. **Every look raises the version**, whichever hint it serves. So an author that stalls before its promise, until
 //!    the look for its hint has come, cannot make a promise that nothing keeps: its compare-exchange fails.
-//!    (27 bits: to go wrong, a caller must stall over exactly a multiple of 2^27 looks at one node, at one a tick.)
+//!    (27 bits: to go wrong, a caller must stall over exactly a multiple of 2^27 looks at one node.)
 //! 4. **Within one version a promise only moves to earlier ticks.** A promise that fails needs no second attempt: a
 //!    hint that no promise names leads to its look all the same, and merely saves nobody a hint.
 

@@ -291,12 +291,17 @@ impl Index {
 
     /// Puts a cell into the line, or into one behind it.
     #[inline]
-    fn claim(&self, line: &Line, cell: u32, access: &Access) -> CellClaim {
-        let mut line = line;
+    fn claim(&self, home: &Line, cell: u32, access: &Access) -> CellClaim {
+        let mut line = home;
         loop {
             let (mut places, _) = line.search(AtomicPair::load, EMPTY);
             let Some(place) = places.pop() else {
                 match self.claim_behind(line, cell, access) {
+                    Behind::Is(CellClaim::Exhausted) => {
+                        // The lines in front of this one have counted the timer.
+                        self.count_out(home, line.last_pair(), access);
+                        return CellClaim::Exhausted;
+                    }
                     Behind::Is(claim) => return claim,
                     Behind::GoesOn(next) => line = next,
                 }
@@ -377,9 +382,9 @@ impl Index {
         }
     }
 
-    /// A cell of `pair`, which lies behind `line`, was cleared: each line in front of that pair's line has one timer
-    /// less behind it. Goes from the last of them to the first, so that a line that gets unlinked does not lead to
-    /// lines that still count timers.
+    /// A cell of `pair`, which is in a line behind `line`, was cleared, or a timer has found no room in that pair's
+    /// line: each line in front of it has one timer less behind it. Goes from the last of them to the first, so that a
+    /// line that gets unlinked does not lead to lines that still count timers.
     #[cold]
     fn count_out(&self, line: &Line, pair: &AtomicPair, access: &Access) {
         let has_pair = |line: &&Line| line.pairs.iter().any(|other| std::ptr::eq(other, pair));

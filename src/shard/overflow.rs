@@ -2,8 +2,8 @@
 //! hash.
 //!
 //! A line's link counts the timers in the lines behind it. The count is raised before a timer goes in there, and
-//! lowered after one has left. So the same exchange that lowers the count to zero takes the line out. The line is used
-//! again after the grace period.
+//! lowered after one has left, or has found no room. So the same exchange that lowers the count to zero takes the line
+//! out. The line is used again after the grace period.
 
 use super::Access;
 use super::line::{Cells, Line, More};
@@ -97,7 +97,10 @@ impl Overflow {
     pub(super) fn lines_in_use(&self) -> u32 {
         let next = |&line: &u32| Some(self.at(line).load_number()).filter(|&line| line != 0);
         let first = Some(self.free.load(Acquire)).filter(|&line| line != 0);
-        self.extent.load(Relaxed) - 1 - std::iter::successors(first, next).count() as u32
+        let extent = self.extent.load(Relaxed);
+        // If one was given back twice, the list has no end.
+        let free = std::iter::successors(first, next).take(extent as usize).count() as u32;
+        (extent - 1).checked_sub(free).expect("each is in the list once")
     }
 
     /// Makes it look as if all lines were in use except those that are kept.

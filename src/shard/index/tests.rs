@@ -4,6 +4,7 @@ use super::super::search::CELLS;
 use super::super::{ClaimedNode, Due, Fired, Hint, Look, Refused, Repeats, Shard, Tick};
 use super::*;
 use crate::sync::size::PAIRS;
+use std::collections::HashSet;
 
 type Timers = Shard<u32, u32>;
 
@@ -262,7 +263,6 @@ fn further_lines_are_used_again() {
     let ordinal = crate::thread::ordinal();
     let due = Due { tick: None, now: NOW };
     let spot = |key: u32| shard.spot(key << 24);
-    let lines = || shard.index.lines.overflow.lines_in_use();
     let schedule = |key| {
         let access = &mut Access::new(&ordinal);
         assert!(shard.schedule(spot(key), key, key, due, Repeats::Never, access).is_ok());
@@ -270,17 +270,124 @@ fn further_lines_are_used_again() {
     // All in one line of the first array; then in several of a larger one.
     let count = 6 * CELLS;
     (0..count).for_each(|key| schedule(key % 8 + key / 8 * 256));
-    assert_eq!(lines(), 5);
-    let lines_before = shard.line_count();
-    shard.index.lines.fit(0, 16 * (16 * lines_before - 1));
-    assert_eq!(shard.line_count(), 16 * lines_before);
-    assert_eq!(shard.split_ahead(0, u32::MAX, &Access::new(&ordinal)), 2 * shard.line_count());
+    assert_eq!(further_lines(&shard), 5);
+    split(&shard, &Access::new(&ordinal));
     assert_eq!(linked(&shard), count as usize);
-    // Those of the first array, of those between, and what they have been split into: as soon as no other test's thread
-    // is in a call, where one may have been stopped.
+    // Those of the first array, of those between, and what they have been split into.
+    until_used_again(&shard);
+}
+
+/// Without a split; and each once, whether its last timer leaves first or last.
+#[test]
+fn a_further_line_is_used_again_when_its_timers_have_left() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let due = Due { tick: None, now: NOW };
+    let access = || Access::new(&ordinal);
+    let count = 2 * CELLS + 1;
+    for leaves_last in [true, false] {
+        for key in 0..count {
+            assert!(shard.schedule(shard.spot(0), key, key, due, Repeats::Never, &mut access()).is_ok());
+        }
+        assert_eq!(further_lines(&shard), 2);
+        let cancel = |key| {
+            let value = shard.cancel(shard.spot(0), None, |&other| other == key, &access());
+            assert_eq!(value, Some(key));
+        };
+        // Who came before may be looking at them yet.
+        let reader = access();
+        // The last is that of the second further line.
+        let mut leaving: Vec<_> = (CELLS..count).collect();
+        if !leaves_last {
+            leaving.reverse();
+        }
+        leaving.into_iter().for_each(cancel);
+        (0..100).for_each(|_| reader.guard.flush());
+        assert_eq!(further_lines(&shard), 2);
+        drop(reader);
+        until_used_again(&shard);
+        let guard = access();
+        let lines: Vec<_> = (0..3).map(|_| shard.index.lines.overflow.build(&[1], true, &guard)).collect();
+        let numbers: HashSet<_> = lines.iter().flatten().map(|more| more.line()).collect();
+        assert_eq!(numbers.len(), 3, "one of them is handed out twice");
+        lines.into_iter().flatten().for_each(|more| shard.index.lines.overflow.retire(more, &guard));
+        drop(guard);
+        (0..CELLS).for_each(cancel);
+        until_used_again(&shard);
+    }
+}
+
+#[test]
+fn a_timer_that_is_refused_keeps_no_further_line() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let due = Due { tick: None, now: NOW };
+    let access = || Access::new(&ordinal);
+    let schedule = |key| shard.schedule(shard.spot(0), key, key, due, Repeats::Never, &mut access());
+    let count = 2 * CELLS;
+    assert!((0..count).all(|key| schedule(key).is_ok()));
+    shard.index.lines.overflow.use_up();
+    assert!(matches!(schedule(count), Err(Refused::Exhausted(..))));
+    for key in 0..count {
+        assert_eq!(shard.cancel(shard.spot(0), None, |&other| other == key, &access()), Some(key));
+    }
+    let access = access();
+    let (home, _) = shard.index.lines.home(0, &access);
+    assert_eq!(home.line.last_pair().load().link(), More::NONE);
+}
+
+/// What is full goes another way than what has an empty cell.
+#[test]
+fn a_full_line_takes_no_timer_once_it_is_sealed() {
+    for full in [CELLS, 2 * CELLS] {
+        let shard = timers();
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        let mut schedule = |key| shard.schedule(shard.spot(0), key, key, DUE, Repeats::Never, access);
+        assert!((0..full).all(|key| schedule(key).is_ok()));
+        let mut ended = 0;
+        shard.seal(&Access::new(&ordinal), |_| ended += 1);
+        assert_eq!(ended, full);
+        assert!(matches!(schedule(full), Err(Refused::Sealed(..))));
+    }
+}
+
+/// Else a newer timer would be decided before an older one, which has a ticket from before.
+#[test]
+fn tickets_go_on_after_a_split() {
+    let shard = timers();
+    let ordinal = crate::thread::ordinal();
+    let access = &mut Access::new(&ordinal);
+    let spot = shard.spot(SOME_HASH);
+    let deadline = DUE.deadline();
+    let older = shard.slab.allocate(spot.hash(), 7, 70, deadline, Repeats::Never, access).expect("there is room");
+    assert!(shard.index.insert(&shard.slab, spot, older, access).is_ok());
+    (0..5).for_each(|_| _ = shard.index.draw(spot, access));
+    older.head.word.give_ticket(older.head.word.load(), shard.index.draw(spot, access));
+    split(&shard, access);
+    let newer = shard.schedule(shard.spot(SOME_HASH), 7, 71, DUE, Repeats::Never, access).expect("it is open");
+    assert_eq!(newer.replaced, Some(70));
+}
+
+/// Makes sixteen lines of each.
+fn split(shard: &Timers, access: &Access) {
+    let before = shard.line_count();
+    shard.index.lines.fit(0, 16 * (16 * before - 1));
+    assert_eq!(shard.line_count(), 16 * before);
+    assert_eq!(shard.split_ahead(0, u32::MAX, access), 2 * shard.line_count());
+}
+
+/// Further lines that are linked, or wait for the end of their grace period.
+fn further_lines(shard: &Timers) -> u32 {
+    shard.index.lines.overflow.lines_in_use()
+}
+
+/// Waits for the end of the grace period: as soon as no other test's thread is in a call, where one may have been
+/// stopped.
+fn until_used_again(shard: &Timers) {
     let begin = std::time::Instant::now();
-    while lines() > 0 {
-        assert!(begin.elapsed().as_secs() < 60, "{} lines do not come back", lines());
+    while further_lines(shard) > 0 {
+        assert!(begin.elapsed().as_secs() < 60, "{} lines do not come back", further_lines(shard));
         crate::sync::epoch::pin().flush();
         std::thread::yield_now();
     }
