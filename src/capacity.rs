@@ -152,6 +152,7 @@ mod tests {
         thread::scope(|scope| (0..threads).for_each(|number| drop(scope.spawn(move || repeat(number)))));
     }
 
+    #[allow(unsafe_code, reason = "a number instead of a thread of its own")]
     fn ordinal(number: usize) -> Ordinal {
         // SAFETY: a `Capacity` keeps nothing that is one ordinal's alone.
         unsafe { Ordinal::assume(number as u32) }

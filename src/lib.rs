@@ -45,7 +45,7 @@
 //! 11. No input panics.
 //! 12. After `close`, `schedule` returns an error with key and value, and other calls answer as on an empty scheduler.
 
-#![deny(missing_docs, missing_debug_implementations)]
+#![deny(missing_docs, missing_debug_implementations, unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batch;
@@ -58,6 +58,7 @@ mod callback_thread;
 mod capacity;
 mod clock;
 mod close;
+#[expect(unsafe_code, reason = "a type for which memory of zeroes is the default")]
 mod counters;
 mod error;
 #[cfg(target_os = "linux")]
@@ -67,6 +68,7 @@ mod expired;
 mod fanout;
 mod flags;
 mod growth;
+#[expect(unsafe_code, reason = "moves each item out once")]
 mod handout;
 mod if_absent;
 mod lane;
@@ -75,13 +77,18 @@ mod manual;
 mod periodic;
 pub mod rotating;
 mod runtime;
+#[expect(unsafe_code, reason = "says that nobody is left who could look a key up")]
 mod scheduler;
+#[expect(unsafe_code, reason = "says when keys may be moved and dropped")]
 mod service;
+#[expect(unsafe_code, reason = "shares memory between threads")]
 mod shard;
 #[cfg(test)]
 mod simulation;
 mod stats;
+#[expect(unsafe_code, reason = "what `shard` is built on")]
 mod sync;
+#[expect(unsafe_code, reason = "an ordinal without its owner")]
 mod thread;
 mod timer;
 mod under_way;

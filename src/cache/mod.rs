@@ -5,6 +5,7 @@
 mod builder;
 mod ended;
 mod entry;
+#[expect(unsafe_code, reason = "drops the key, whose destructor may panic, by itself")]
 mod hashed;
 mod lifetime;
 mod loader;
