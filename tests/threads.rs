@@ -950,3 +950,34 @@ fn a_callback_in_the_destructor_of_a_thread_local_may_ask_its_clock_to_move() {
     assert_eq!([answer(), answer()], [100, 1], "on a thread that lives");
     assert_eq!([answer(), answer()], [100, 1], "on one that ends");
 }
+
+/// Wherever that happens: in the pool, the lane, the callback threads or the workers. (In a process of its own, since
+/// the limit is the process's. ThreadSanitizer could not live with it.)
+#[cfg(all(target_os = "linux", not(slow)))]
+#[test]
+fn no_thread_is_left_of_a_scheduler_that_could_not_start() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use shardwheel::BuildError;
+    const OWN: &str = "SHARDWHEEL_TEST_OF_LITTLE_MEMORY";
+    const NAME: &str = "no_thread_is_left_of_a_scheduler_that_could_not_start";
+    if std::env::var_os(OWN).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().expect("it runs"));
+        let status = own.args(["--exact", NAME, "--nocapture"]).env(OWN, "1").status().expect("it can run again");
+        return assert!(status.success(), "the process of its own: {status}");
+    }
+    let figure = |name| {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+        support::status_field(&status, name).expect("it is a number")
+    };
+    let (before, limit) = (figure("Threads:"), getrlimit(Resource::As));
+    let build = || Scheduler::<u64>::builder().shards(64).build(|_, ()| {});
+    for room_mib in [3, 16, 64, 256] {
+        let most = (figure("VmSize:") << 10) + (room_mib << 20);
+        setrlimit(Resource::As, Rlimit { current: Some(most), ..limit }).expect("it may be lowered");
+        let built = build();
+        setrlimit(Resource::As, limit).expect("it was that before");
+        assert!(matches!(built, Err(BuildError::Thread(_) | BuildError::Pool(_))), "{room_mib} MiB: {built:?}");
+        eventually("its threads have ended", || figure("Threads:") == before);
+    }
+    assert!(build().is_ok());
+}
