@@ -131,7 +131,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// A clone of the value of `key`, unless the entry has expired. Counts as a use, and as a hit or a miss. Lock-free.
+    /// A clone of the value of `key`, unless the entry has expired. Counts as a use, and as a hit or a miss. Lock-free
+    /// after the thread's first read.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -151,7 +152,7 @@ where
     }
 
     /// True if there is an entry under `key` that has not expired. Counts neither as a use nor as a hit or a miss.
-    /// Lock-free.
+    /// Lock-free after the thread's first read.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
