@@ -296,12 +296,7 @@ impl Index {
         loop {
             let (mut places, _) = line.search(AtomicPair::load, EMPTY);
             let Some(place) = places.pop() else {
-                match self.claim_behind(line, cell, access) {
-                    Behind::Is(CellClaim::Exhausted) => {
-                        // The lines in front of this one have counted the timer.
-                        self.count_out(home, line.last_pair(), access);
-                        return CellClaim::Exhausted;
-                    }
+                match self.claim_behind(home, line, cell, access) {
                     Behind::Is(claim) => return claim,
                     Behind::GoesOn(next) => line = next,
                 }
@@ -320,7 +315,7 @@ impl Index {
 
     /// As `claim`, for a full line. Its link counts the new timer before that timer is in a line behind it.
     #[cold]
-    fn claim_behind<'a>(&'a self, line: &'a Line, cell: u32, access: &Access) -> Behind<'a> {
+    fn claim_behind<'a>(&'a self, home: &Line, line: &'a Line, cell: u32, access: &Access) -> Behind<'a> {
         let last = line.last_pair().load();
         if last.is_frozen() {
             return Behind::Is(CellClaim::Frozen);
@@ -330,6 +325,8 @@ impl Index {
             return Behind::GoesOn(if is_raised { self.lines.overflow.at(more) } else { line });
         }
         let Some(more) = self.lines.overflow.build(&[cell], true, access) else {
+            // The lines in front of this one have counted the timer.
+            self.count_out(home, line.last_pair(), access);
             return Behind::Is(CellClaim::Exhausted);
         };
         if line.last_pair().relink(last, more) {
