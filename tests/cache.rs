@@ -389,6 +389,31 @@ fn beyond_that_an_old_entry_goes() {
     assert_eq!(gone, Some(100), "of the 129 that came up, the one read first");
 }
 
+/// What `src/cache/recency.rs` says of it: `cargo test --release --test cache -- --nocapture read_all_over` prints it.
+#[test]
+fn an_insertion_into_a_cache_that_is_read_all_over_costs_little_more() {
+    let median = |limit: u64, is_read: bool| {
+        let cache = Numbers::builder(HOUR).limit(limit as usize).build().unwrap();
+        (0..limit).for_each(|key| ignore(cache.insert(key, key)));
+        let insert = |key: u64| {
+            if is_read {
+                (key - limit..key).for_each(|key| ignore(cache.get(&key)));
+            }
+            let begin = Instant::now();
+            cache.insert(key, key);
+            begin.elapsed()
+        };
+        let mut times: Vec<_> = (limit..limit + 61).map(insert).collect();
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    for limit in [1_000, 100_000] {
+        let (unread, read) = (median(limit, false), median(limit, true));
+        println!("an insertion among {limit}: {unread:?}; if all are read in between: {read:?}");
+        assert!(limit > 1_000 || read < 20 * unread, "{unread:?}, {read:?}");
+    }
+}
+
 // Loading.
 
 /// Starts `count` threads that ask a cache for key 1 while the load behind a gate is under way. Returns the cache, how

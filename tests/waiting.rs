@@ -160,7 +160,7 @@ fn cancel_and_wait(place: Place, kind: Kind) {
         });
         let mut random = Random::new(7);
         for key in 0.. {
-            if too_late == TOO_LATE || too_late > 0 && begin.elapsed() > PATIENCE / 8 {
+            if too_late == TOO_LATE || too_late > 0 && begin.elapsed() > PATIENCE / 2 {
                 break;
             }
             assert!(begin.elapsed() < PATIENCE, "it is a race: {place:?} {kind:?}");

@@ -49,7 +49,7 @@ impl Visibility {
     }
 
     /// For an entry that ends: if it is hidden, it never will be shown. True if it was.
-    pub(super) fn settle(&self) -> bool {
+    pub(super) fn end(&self) -> bool {
         let last = self.0.compare_exchange(HIDDEN, NEVER_SHOWN, Relaxed, Relaxed).unwrap_or_else(|last| last);
         last == SHOWN
     }

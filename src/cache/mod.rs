@@ -64,8 +64,8 @@ use store::{Published, Store, Timers};
 ///
 /// A hit costs one reading of the clock, one look-up and a few atomic writes: some 70 ns if the processor's caches hold
 /// the memory, and four cache misses otherwise. An insertion starts a timer and ends that of the entry it replaces: 0.5
-/// to 1.5 us. In a full cache it files up to 128 entries anew, those that were read since they were filed: another us
-/// as a rule, 40 if all of many thousands were read since the last insertion.
+/// to 1.5 us. In a full cache it files up to 128 entries anew that were read since they were filed: if all were read
+/// since the last insertion, that takes some 15 us among a thousand entries, 50 among a hundred thousand.
 ///
 /// ```
 /// use shardwheel::cache::Cache;

@@ -337,6 +337,14 @@ mod tests {
     use crate::sync::epoch::pin;
 
     #[test]
+    #[should_panic(expected = "a mailbox has one consumer")]
+    fn it_has_one_consumer() {
+        let mailbox = Mailbox::new(1);
+        let _first = mailbox.consumer();
+        let _second = mailbox.consumer();
+    }
+
+    #[test]
     fn its_depth_counts_what_is_in_all_segments() {
         let (mailbox, ordinal, guard) = (Mailbox::new(1), crate::thread::ordinal(), &pin());
         let mut consumer = mailbox.consumer();

@@ -282,18 +282,11 @@ fn further_lines_are_used_again() {
 fn a_further_line_is_used_again_when_its_timers_have_left() {
     let shard = timers();
     let ordinal = crate::thread::ordinal();
-    let due = Due { tick: None, now: NOW };
     let access = || Access::new(&ordinal);
     let count = 2 * CELLS + 1;
     for leaves_last in [true, false] {
-        for key in 0..count {
-            assert!(shard.schedule(shard.spot(0), key, key, due, Repeats::Never, &mut access()).is_ok());
-        }
+        assert!((0..count).all(|key| start_alike(&shard, key).is_ok()));
         assert_eq!(further_lines(&shard), 2);
-        let cancel = |key| {
-            let value = shard.cancel(shard.spot(0), None, |&other| other == key, &access());
-            assert_eq!(value, Some(key));
-        };
         // Who came before may be looking at them yet.
         let reader = access();
         // The last is that of the second further line.
@@ -301,7 +294,7 @@ fn a_further_line_is_used_again_when_its_timers_have_left() {
         if !leaves_last {
             leaving.reverse();
         }
-        leaving.into_iter().for_each(cancel);
+        leaving.into_iter().for_each(|key| end_alike(&shard, key));
         (0..100).for_each(|_| reader.guard.flush());
         assert_eq!(further_lines(&shard), 2);
         drop(reader);
@@ -312,7 +305,7 @@ fn a_further_line_is_used_again_when_its_timers_have_left() {
         assert_eq!(numbers.len(), 3, "one of them is handed out twice");
         lines.into_iter().flatten().for_each(|more| shard.index.lines.overflow.retire(more, &guard));
         drop(guard);
-        (0..CELLS).for_each(cancel);
+        (0..CELLS).for_each(|key| end_alike(&shard, key));
         until_used_again(&shard);
     }
 }
@@ -320,18 +313,13 @@ fn a_further_line_is_used_again_when_its_timers_have_left() {
 #[test]
 fn a_timer_that_is_refused_keeps_no_further_line() {
     let shard = timers();
-    let ordinal = crate::thread::ordinal();
-    let due = Due { tick: None, now: NOW };
-    let access = || Access::new(&ordinal);
-    let schedule = |key| shard.schedule(shard.spot(0), key, key, due, Repeats::Never, &mut access());
     let count = 2 * CELLS;
-    assert!((0..count).all(|key| schedule(key).is_ok()));
+    assert!((0..count).all(|key| start_alike(&shard, key).is_ok()));
     shard.index.lines.overflow.use_up();
-    assert!(matches!(schedule(count), Err(Refused::Exhausted(..))));
-    for key in 0..count {
-        assert_eq!(shard.cancel(shard.spot(0), None, |&other| other == key, &access()), Some(key));
-    }
-    let access = access();
+    assert!(matches!(start_alike(&shard, count), Err(Refused::Exhausted(..))));
+    (0..count).for_each(|key| end_alike(&shard, key));
+    let ordinal = crate::thread::ordinal();
+    let access = Access::new(&ordinal);
     let (home, _) = shard.index.lines.home(0, &access);
     assert_eq!(home.line.last_pair().load().link(), More::NONE);
 }
@@ -341,14 +329,11 @@ fn a_timer_that_is_refused_keeps_no_further_line() {
 fn a_full_line_takes_no_timer_once_it_is_sealed() {
     for full in [CELLS, 2 * CELLS] {
         let shard = timers();
-        let ordinal = crate::thread::ordinal();
-        let access = &mut Access::new(&ordinal);
-        let mut schedule = |key| shard.schedule(shard.spot(0), key, key, DUE, Repeats::Never, access);
-        assert!((0..full).all(|key| schedule(key).is_ok()));
+        assert!((0..full).all(|key| start_alike(&shard, key).is_ok()));
         let mut ended = 0;
-        shard.seal(&Access::new(&ordinal), |_| ended += 1);
+        shard.seal(&Access::new(&crate::thread::ordinal()), |_| ended += 1);
         assert_eq!(ended, full);
-        assert!(matches!(schedule(full), Err(Refused::Sealed(..))));
+        assert!(matches!(start_alike(&shard, full), Err(Refused::Sealed(..))));
     }
 }
 
@@ -367,6 +352,17 @@ fn tickets_go_on_after_a_split() {
     split(&shard, access);
     let newer = shard.schedule(shard.spot(SOME_HASH), 7, 71, DUE, Repeats::Never, access).expect("it is open");
     assert_eq!(newer.replaced, Some(70));
+}
+
+/// Starts one of many timers that all look alike, in one line and those behind it.
+fn start_alike(shard: &Timers, key: u32) -> Result<(), Refused<u32, u32>> {
+    let ordinal = crate::thread::ordinal();
+    shard.schedule(shard.spot(0), key, key, DUE, Repeats::Never, &mut Access::new(&ordinal)).map(drop)
+}
+
+fn end_alike(shard: &Timers, key: u32) {
+    let ordinal = crate::thread::ordinal();
+    assert_eq!(shard.cancel(shard.spot(0), None, |&other| other == key, &Access::new(&ordinal)), Some(key));
 }
 
 /// Makes sixteen lines of each.
