@@ -1,5 +1,5 @@
-//! What stands outside of the shards but must be ordered: the counter that workers sleep on, the flags of the end,
-//! waiting for callbacks, and handing things over in a slot.
+//! What stands outside of the shards but must be ordered: the counter that workers sleep on, relying on the lookout,
+//! the flags of the end, waiting for callbacks, and handing things over in a slot.
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
@@ -9,6 +9,9 @@ mod ended;
 mod event_count;
 #[path = "../src/flags.rs"]
 mod flags;
+#[path = "../src/lookout.rs"]
+#[allow(dead_code, reason = "a model uses a part of it")]
+mod lookout;
 #[path = "../src/sync/slot.rs"]
 mod slot;
 #[path = "../src/under_way.rs"]
@@ -17,6 +20,7 @@ mod under_way;
 use ended::Ended;
 use event_count::EventCount;
 use flags::{Abandoned, Closing};
+use lookout::Lookout;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
 use loom::thread;
@@ -206,11 +210,19 @@ mod sync {
         }
     }
 
-    /// The word of `under_way.rs`.
+    /// The word of `under_way.rs`, and the times of `lookout.rs`.
     #[derive(Debug, Default)]
     pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
     impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.0.store(value, order);
+        }
+
         #[track_caller]
         pub(crate) fn load(&self, order: Ordering) -> u64 {
             let at = Location::caller();
@@ -344,10 +356,11 @@ mod sync {
 fn fence_line((file, function): Function) -> u32 {
     let text = match file {
         "flags.rs" => include_str!("../src/flags.rs"),
+        "lookout.rs" => include_str!("../src/lookout.rs"),
         _ => include_str!("../src/cache/ended.rs"),
     };
     let start = text.find(&format!("fn {function}(")).expect("it is there");
-    let fence = start + text[start..].find("fence(Ordering").expect("it has a fence");
+    let fence = start + text[start..].find(" fence(").expect("it has a fence");
     text[..fence].lines().count() as u32
 }
 
@@ -390,6 +403,7 @@ fn assert_notices_in(function: &'static str, flaw: Flaw, model: fn(), reason: &s
 }
 
 fn assert_notices(fault: Fault, model: fn()) {
+    LOADS_ARE_VISIBLE.set(false);
     assert!(catch_unwind(AssertUnwindSafe(|| explore(fault, model))).is_err(), "{fault:?} goes unnoticed");
 }
 
@@ -438,6 +452,33 @@ fn closing_interrupts() {
     }
     closers.into_iter().for_each(|closer| closer.join().expect("no panic"));
     assert_eq!(shared.2.load(Relaxed), 1, "one of them closes");
+}
+
+/// A thread whose shard has to be seen to at 5 goes to sleep, while the lookout does until 10.
+fn relying() {
+    let lookout = Arc::new(Lookout::new(2));
+    assert!(lookout.lie_down(0));
+    let relying = Arc::clone(&lookout);
+    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    let sleeps = lookout.lie_down(10);
+    let relies = thread.join().expect("no panic");
+    assert!(!(relies && sleeps), "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(if sleeps { "sleeps" } else { "does not sleep" });
+}
+
+/// The same, while the lookout resigns.
+fn resigning() {
+    let lookout = Arc::new(Lookout::new(2));
+    assert!(lookout.lie_down(0));
+    let relying = Arc::clone(&lookout);
+    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    let mut told = Vec::new();
+    lookout.resign(|number| told.push(number));
+    let relies = thread.join().expect("no panic");
+    assert!(!relies || told == [1], "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(if told.is_empty() { "nobody told" } else { "told" });
 }
 
 const DONE: u32 = 1;
@@ -702,6 +743,18 @@ fn closing_must_begin_in_one_step_and_be_told() {
     assert_notices(Fault::ChangesAreTorn, closing_interrupts);
     assert_notices(Fault::LoadsAcquireNothing, closing_interrupts);
     assert_notices(Fault::ChangesReleaseNothing, closing_interrupts);
+}
+
+#[test]
+fn a_thread_relies_on_a_lookout_that_comes() {
+    reaches(relying, &["relies", "does not rely", "sleeps", "does not sleep"]);
+    reaches(resigning, &["relies", "does not rely", "told", "nobody told"]);
+    for function in ["rely", "lie_down"].map(|name| ("lookout.rs", name)) {
+        for model in [relying, resigning] {
+            assert_notices(Fault::NoFenceIn(function), model);
+            assert_notices(Fault::WeakFenceIn(function), model);
+        }
+    }
 }
 
 #[test]

@@ -34,9 +34,16 @@ fn sleep_until(worker: &mut Worker, world: &World, until: Option<u64>, found: im
         if found(worker) {
             return slept;
         }
-        let until = until.map(|tick| Tick(TICK_0 + tick));
-        slept |= alarm.try_sleep(ticket, until, None, || !world.shard.mailbox.is_drained(&worker.drain));
+        if lie_down(worker, world, until) {
+            alarm.sleep(ticket, None);
+            slept = true;
+        }
     }
+}
+
+fn lie_down(worker: &Worker, world: &World, until: Option<u64>) -> bool {
+    let until = until.map(|tick| Tick(TICK_0 + tick));
+    world.shard.alarm.lie_down(until, || !world.shard.mailbox.is_drained(&worker.drain))
 }
 
 fn has_hint_for(tick: u64) -> impl Fn(&Worker) -> bool {
@@ -65,6 +72,49 @@ const PUSH_EARLIER_OR_SLEEP: Model = Model::new("push_earlier_or_sleep", || {
     world.end();
 })
 .preemptions(4);
+
+/// The same; but the worker's thread sleeps already, until an earlier tick. Meanwhile another one acts as the worker,
+/// and lays it down again.
+const PUSH_EARLIER_OR_LIE_DOWN_FOR_ANOTHER: Model = Model::new("push_earlier_or_lie_down_for_another", || {
+    let world = World::new();
+    let timer = world.given(1, 7, 20);
+    let mut worker = world.worker();
+    worker.turn(0);
+    let ticket = world.shard.alarm.ticket();
+    assert!(lie_down(&worker, &world, Some(3)));
+    let lookout = spawn({
+        let world = world.clone();
+        move || {
+            let is_found = loop {
+                worker.turn(0);
+                if has_hint_for(5)(&worker) {
+                    break true;
+                }
+                if lie_down(&worker, &world, Some(20)) {
+                    break false;
+                }
+            };
+            if is_found {
+                // It would get up for this hint; here the worker's thread may end.
+                world.shard.alarm.interrupt();
+            }
+            (is_found, worker)
+        }
+    });
+    let caller = spawn({
+        let world = world.clone();
+        move || assert!(world.reschedule_this(1, timer, 5), "nothing else ends it")
+    });
+    world.shard.alarm.sleep(ticket, None);
+    let (is_found, mut worker) = join(lookout);
+    join(caller);
+    outcome(is_found);
+    worker.settle(1..=6);
+    assert_eq!(worker.fired(), [7]);
+    drop(worker);
+    world.end();
+})
+.preemptions(3);
 
 /// The worker sleeps without any deadline, and a timer begins.
 const FIRST_TIMER_OR_SLEEP: Model = Model::new("first_timer_or_sleep", || {
@@ -163,6 +213,7 @@ const OPERATIONS: usize = 21;
 #[test]
 fn an_earlier_hint_is_never_slept_through() {
     PUSH_EARLIER_OR_SLEEP.reaches(&[false, true]);
+    PUSH_EARLIER_OR_LIE_DOWN_FOR_ANOTHER.reaches(&[false, true]);
     FIRST_TIMER_OR_SLEEP.reaches(&[false, true]);
 }
 
@@ -187,11 +238,12 @@ fn an_interrupt_is_never_slept_through() {
 #[test]
 fn both_sides_need_their_fence() {
     let callers = place("alarm.rs", "fence(Ordering::SeqCst); // Relaxed: the fences decide");
-    let workers = place("alarm.rs", "fence(Ordering::SeqCst); let sleep");
+    let workers = place("alarm.rs", "fence(Ordering::SeqCst); let may_sleep");
     let fillers = place("alarm.rs", "fence(Ordering::SeqCst); if self.asleep_until");
     for change in [Change::DropFence, Change::WeakenFence] {
         PUSH_EARLIER_OR_SLEEP.kills(callers, change, "deadlock");
         PUSH_EARLIER_OR_SLEEP.kills(workers, change, "deadlock");
+        PUSH_EARLIER_OR_LIE_DOWN_FOR_ANOTHER.kills(workers, change, "deadlock");
         FULL_SEGMENT_OR_SLEEP.kills(fillers, change, "deadlock");
     }
 }

@@ -109,8 +109,8 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// The length of a tick. A timer fires up to one tick late, plus the worker's wake-up and backlog; and a shard
-    /// wakes up at most once per tick for timers that are due. Default 1 ms; accepted 10 us to 1 h.
+    /// The length of a tick. A timer fires up to one tick late, plus the worker's wake-up and backlog; and a thread
+    /// wakes up for each tick with timers due. Default 1 ms; accepted 10 us to 1 h.
     ///
     /// Choose about a tenth of the lateness that you can tolerate: 10 ms or more for connection time-outs, 1 ms for
     /// request time-outs (the default), and less only if you have measured that it helps.
@@ -134,14 +134,14 @@ impl<K, V, S> Builder<K, V, S> {
     /// a container with a quota. Accepted: 1 to 1024.
     ///
     /// Each shard has a worker thread, and a second thread for callbacks unless [`executor`](Self::executor) says who
-    /// runs them. Besides, one thread works ahead while shards grow; with five shards or more, one thread runs quick
-    /// callbacks of several shards; and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for
+    /// runs them. Besides, one thread works ahead while shards grow; with more than one shard, one runs quick callbacks
+    /// of several shards; and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for
     /// slow callbacks. By default that makes three threads per core, plus one or two. All sleep while nothing is due.
     ///
-    /// Each tick at which a timer of a shard is due wakes that shard's worker. So while fewer than some hundred
-    /// thousand timers fire per second, fewer shards take less processor time, and most calls are as fast: on sixteen
-    /// cores, one shard takes a sixth of what sixteen take for 10,000 timers a second, and a fifth for 100,000
-    /// (`docs/benchmarks.md`).
+    /// While little is due, but often, one worker's thread does the others' work as well, so that they need not be
+    /// woken each time. (Not with [`Executor::Inline`] or [`Executor::Custom`], nor for the shards of a scheduler whose
+    /// first shard has nothing due.) Even so, fewer shards take less processor time while fewer than some hundred
+    /// thousand timers fire per second, and most calls are as fast (`docs/benchmarks.md`).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -279,10 +279,10 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// | thread | runs |
     /// |---|---|
-    /// | `shardwheel-0` | the first shard's worker |
+    /// | `shardwheel-0` | the first shard's worker, and while little is due those of others |
     /// | `shardwheel-grow` | the work ahead while shards grow |
     /// | `shardwheel-cb0` | the first shard's callbacks, without an [`executor`](Self::executor) |
-    /// | `shardwheel-lane` | callbacks of many shards, without an executor |
+    /// | `shardwheel-lane` | callbacks of several shards, without an executor |
     /// | `shardwheel-pool0` | slow callbacks, in the pool, without an executor |
     ///
     /// ```

@@ -12,6 +12,21 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Nanos(pub(crate) u64);
 
+impl Nanos {
+    pub(crate) fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(duration)))
+    }
+
+    pub(crate) fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(saturating_nanos(duration)))
+    }
+
+    /// Zero if `earlier` is later.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 #[derive(Debug)]
 enum Source {
     /// What `monotonic_nanos` returned at the origin.

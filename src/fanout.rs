@@ -6,7 +6,8 @@
 //! are called at once.
 //!
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], or one of the pool if that is
-//! busy; or it is the [`Lane`]'s, if several other batches have expired just before, in any shards. With a pool of the
+//! busy; or it is the [`Lane`]'s, if the lookout takes the worker's steps (`crew.rs`), or if several other batches have
+//! expired just before, in any shards. With a pool of the
 //! user's, it is one of that pool: the user decides how many callbacks run at a time.
 
 use crate::callback::Inside;
@@ -32,14 +33,14 @@ const BATCH_MAX: usize = 256;
 /// How long one thread has a batch to itself, from the hand-over on.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// What the lane's thread has not begun is taken back after this, if the worker has to wake up for it; after
-/// [`PATIENCE`] if the worker is awake anyway. As a rule there is nothing to take back, and waking up costs as much as
-/// the lane has saved.
+/// [`PATIENCE`] if the worker is awake anyway, or the lookout would be. As a rule there is nothing to take back, and
+/// waking up costs as much as the lane has saved.
 const LANE_PATIENCE: Duration = Duration::from_millis(4);
 
 /// The threads that get a shard's batches first, with a pool of the scheduler's own.
 pub(crate) struct CallbackThreads {
     pub(crate) own: CallbackThread,
-    /// Shared by all shards, if there are many.
+    /// Shared by all shards, if there are several.
     pub(crate) lane: Option<Arc<Lane>>,
 }
 
@@ -51,6 +52,9 @@ pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batches: VecDeque<Watched<K, V>>,
     /// The last batch left in the lane, if it may still be there.
     in_lane: Option<Watched<K, V>>,
+    /// One thread takes the steps of several workers in a row, this one's among them. Their batches go to the lane, if
+    /// possible, and that thread calls [`Lane::announce`] afterwards.
+    pub(crate) is_gathering: bool,
 }
 
 struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
@@ -169,12 +173,16 @@ fn spawn(first: Option<&CallbackThreads>, pool: &ThreadPool, run: Run) {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
     pub(crate) fn new(first: Option<CallbackThreads>) -> Self {
-        Self { first, batches: VecDeque::new(), in_lane: None }
+        Self { first, batches: VecDeque::new(), in_lane: None, is_gathering: false }
     }
 
     /// Has the batch run where it is done soonest and costs least.
     fn give(&mut self, batch: Arc<Batch<K, V>>, pool: &ThreadPool) {
-        let lane = self.first.as_ref().and_then(|first| first.lane.as_ref()).filter(|lane| lane.is_worth_it());
+        let lane = self
+            .first
+            .as_ref()
+            .and_then(|first| first.lane.as_ref())
+            .filter(|lane| lane.is_worth_it(self.is_gathering));
         let Some(lane) = lane else {
             // First the older batch that the lane may still have.
             self.clear_lane();
@@ -183,6 +191,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         let (shard_number, count) = (batch.shard_number, batch.waiting());
         self.in_lane = Some(Watched::new(&batch));
         let before = lane.leave(shard_number, count, Box::new(move || batch.run()));
+        if !self.is_gathering {
+            lane.announce();
+        }
         before.into_iter().for_each(|run| spawn(self.first.as_ref(), pool, run));
     }
 
@@ -213,7 +224,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         let oldest = self.batches.front().map(|oldest| oldest.patience_left(PATIENCE, now));
         // An empty batch is nothing to wake up for.
         let in_lane = self.in_lane.as_ref().filter(|last| last.batch.waiting() > 0);
-        oldest.into_iter().chain(in_lane.map(|last| last.patience_left(LANE_PATIENCE, now))).min()
+        let patience = if self.is_gathering { PATIENCE } else { LANE_PATIENCE };
+        oldest.into_iter().chain(in_lane.map(|last| last.patience_left(patience, now))).min()
     }
 }
 

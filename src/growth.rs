@@ -103,13 +103,29 @@ impl Growth {
         K: Eq + Send + Sync + 'static,
         V: Send + 'static,
     {
+        let wanted = self.line_wanted(index, shard);
+        wanted.into_iter().for_each(|next| self.split(index, shard, next, HELP_MAX));
+        wanted.is_some()
+    }
+
+    /// True if `help` would help.
+    pub(crate) fn wants_help<K, V>(&self, index: usize, shard: &Shard<K, V>) -> bool
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        self.line_wanted(index, shard).is_some()
+    }
+
+    /// The first line that nobody has taken on, if callers lack it and it needs no memory first.
+    fn line_wanted<K, V>(&self, index: usize, shard: &Shard<K, V>) -> Option<u32>
+    where
+        K: Eq + Send + Sync + 'static,
+        V: Send + 'static,
+    {
         let progress = &self.shards[index];
         let next = progress.set.load(Relaxed);
-        let helps = shard.lacks_lines(next) && next < progress.backed.load(Relaxed);
-        if helps {
-            self.split(index, shard, next, HELP_MAX);
-        }
-        helps
+        (shard.lacks_lines(next) && next < progress.backed.load(Relaxed)).then_some(next)
     }
 
     /// Sets some of the shard's lines from `next` on, of which it wants at least one; unless another thread is faster.

@@ -1,10 +1,11 @@
-//! One thread for the quick callbacks of many shards.
+//! One thread for the quick callbacks of several shards.
 //!
 //! Each shard has a thread for its callbacks (`callback_thread.rs`). Waking it costs as much as many quick callbacks,
-//! and takes as long; where many shards have a few timers per tick, it is most of what those cost. So of the batches
-//! that come at about the same time ([`COMPANY`]), the first few go to their shards' own threads ([`CROWD`]). The rest
-//! is left here, each shard's in a slot, for one thread, as long as that thread should be done with what it has sooner
-//! than another one would have begun ([`LOAD_MAX`]). The estimate is what callbacks have taken lately.
+//! and takes as long; where several shards have a few timers per tick, it is most of what those cost. So batches that
+//! the lookout gathers (`crew.rs`) are left here, each shard's in a slot, for one thread, as long as that thread should
+//! be done with what it has sooner than another one would have begun ([`LOAD_MAX`]). The estimate is what callbacks
+//! have taken lately. Of batches from several workers' threads that come at about the same time ([`COMPANY`]), the
+//! first few go to their shards' own threads ([`CROWD`]), the rest is left here.
 //!
 //! The estimate may be wrong: the thread may be stuck in a slow callback. Then no shard leaves anything more here, and
 //! a shard that has left something takes it back after a while. So a shard's callbacks depend on another shard's only
@@ -76,19 +77,26 @@ impl Lane {
         Ok(Self { desk, thread: handle.thread().clone() })
     }
 
-    /// To be asked once by each shard for each batch that it has to run: true if it should leave the batch here.
-    pub(crate) fn is_worth_it(&self) -> bool {
+    /// To be asked once by each shard for each batch that it has to run: true if it should leave the batch here. If the
+    /// batches of several shards are being gathered, this need not be one of many.
+    pub(crate) fn is_worth_it(&self, is_gathering: bool) -> bool {
         let now = self.desk.now();
-        self.desk.is_crowded(now) && self.desk.is_ready(now)
+        (self.desk.is_crowded(now) || is_gathering) && self.desk.is_ready(now)
     }
 
-    /// Has the thread call `run`, which runs `callbacks` callbacks. Some time later the shard has to
-    /// [`take_back`](Self::take_back) what has not begun. Returns what the shard had left here before, if that has not
-    /// begun.
+    /// Has the thread call `run`, which runs `callbacks` callbacks, once the caller has called
+    /// [`announce`](Self::announce). Some time later the shard has to [`take_back`](Self::take_back) what has not
+    /// begun. Returns what the shard had left here before, if that has not begun.
     pub(crate) fn leave(&self, shard_number: usize, callbacks: usize, run: Run) -> Option<Run> {
-        let before = self.desk.put(shard_number, callbacks, run);
-        self.thread.unpark();
-        before
+        self.desk.put(shard_number, callbacks, run)
+    }
+
+    /// Wakes the thread for what the caller has left here, if there is anything left to do.
+    pub(crate) fn announce(&self) {
+        // What the caller has left counts until it is done, or taken back.
+        if self.desk.load.load(Relaxed) > 0 {
+            self.thread.unpark();
+        }
     }
 
     /// Returns what this shard has left here, if it has not begun.
@@ -229,6 +237,12 @@ mod tests {
         Lane::start(shard_count, "lane".to_owned()).expect("one more thread")
     }
 
+    fn leave(lane: &Lane, shard_number: usize, run: Run) -> Option<Run> {
+        let before = lane.leave(shard_number, 1, run);
+        lane.announce();
+        before
+    }
+
     fn eventually(condition: impl Fn() -> bool) {
         let begin = Instant::now();
         while !condition() {
@@ -297,15 +311,15 @@ mod tests {
     fn what_has_not_begun_comes_back() {
         let lane = lane(3);
         let (first, go_on, first_begins) = slow();
-        assert!(lane.leave(0, 1, first).is_none());
+        assert!(leave(&lane, 0, first).is_none());
         told(&first_begins);
         let ((second, second_begins), (third, third_begins)) = (quick(), quick());
-        assert!(lane.leave(1, 1, second).is_none() && lane.leave(2, 1, third).is_none());
+        assert!(leave(&lane, 1, second).is_none() && leave(&lane, 2, third).is_none());
         lane.take_back(1).expect("it has not begun")();
         told(&second_begins);
         assert!(lane.take_back(1).is_none() && lane.take_back(0).is_none(), "they have");
         let (fourth, fourth_begins) = quick();
-        lane.leave(2, 1, fourth).expect("the third has not begun")();
+        leave(&lane, 2, fourth).expect("the third has not begun")();
         told(&third_begins);
         go_on.send(()).expect("it waits");
         told(&fourth_begins);
@@ -326,7 +340,7 @@ mod tests {
                 scope.spawn(move || {
                     for (round, runs) in own.enumerate() {
                         let runs = Arc::clone(runs);
-                        let before = lane.leave(shard, 1, Box::new(move || runs.fetch_add(1, Relaxed) + 1));
+                        let before = leave(lane, shard, Box::new(move || runs.fetch_add(1, Relaxed) + 1));
                         if round % 7 == 0 {
                             thread::yield_now();
                         }
@@ -351,10 +365,10 @@ mod tests {
             }
         }
         let lane = lane(1);
-        assert!(lane.leave(0, 1, Box::new(|| std::panic::resume_unwind(Box::new(Bomb)))).is_none());
+        assert!(leave(&lane, 0, Box::new(|| std::panic::resume_unwind(Box::new(Bomb)))).is_none());
         eventually(|| lane.desk.load.load(Relaxed) == 0);
         let (run, begins) = quick();
-        assert!(lane.leave(0, 1, run).is_none());
+        assert!(leave(&lane, 0, run).is_none());
         told(&begins);
     }
 
@@ -372,10 +386,10 @@ mod tests {
             }
             1
         };
-        assert!(lane.leave(0, 1, Box::new(parks)).is_none());
+        assert!(leave(&lane, 0, Box::new(parks)).is_none());
         eventually(|| seen.load(Acquire));
         let (run, begins) = quick();
-        assert!(lane.leave(1, 1, run).is_none());
+        assert!(leave(&lane, 1, run).is_none());
         let thread = lane.thread.clone();
         drop(lane);
         is_dropped.store(true, Release);

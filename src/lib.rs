@@ -60,6 +60,7 @@ mod clock;
 mod close;
 #[expect(unsafe_code, reason = "a type for which memory of zeroes is the default")]
 mod counters;
+mod crew;
 mod error;
 #[cfg(target_os = "linux")]
 mod event_count;
@@ -73,6 +74,7 @@ mod handout;
 mod if_absent;
 mod lane;
 mod lateness;
+mod lookout;
 mod manual;
 mod periodic;
 pub mod rotating;

@@ -1,17 +1,18 @@
-//! The threads. Per shard: a worker, pinned if possible, which sleeps until the next deadline or until a batch may need
-//! help; and, if the pool is our own, a thread for callbacks. For all shards: a thread that works ahead while they
-//! grow; and, if there are many and the pool is our own, a lane for callbacks.
+//! The threads. Per shard: its worker's (`crew.rs`), pinned if possible; and, if the pool is our own, one for
+//! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several and the pool is our
+//! own, a lane for callbacks.
 
 use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
 use crate::close::Close;
+use crate::crew::Crew;
 use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::expired::Runner;
 use crate::fanout::CallbackThreads;
-use crate::lane::{self, Lane};
-use crate::service::Core;
-use crate::worker::{Left, NO_LIMIT, Worker};
+use crate::lane::Lane;
+use crate::service::{Core, ShardReport};
+use crate::worker::Worker;
 use core_affinity::CoreId;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -22,24 +23,15 @@ use std::sync::{Arc, LazyLock, mpsc};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
-/// At most this many hints of a slot are looked at ahead of time before a sleep; in a slot with more, a stale one may
-/// wake the worker.
-const REVIEW_MAX: usize = 512;
 /// After a [`STINT`], at the end of a piece of work, the thread that works ahead gives up its core for a [`BREAK`] and
 /// whatever the system adds. It may have been put on the core of a caller, which would have to wait until the system
 /// looks next, in milliseconds; after a break the thread finds a free core if there is one. (Yielding instead would
 /// cost it most of its share where no core is free.)
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
-/// With fewer shards, a lane would run the callbacks of at most one of them at a time.
-const LANE_FROM: usize = lane::CROWD as usize + 1;
-/// How long a worker leaves alone an executor that does not keep up: a tick, within these bounds. What waits keeps the
-/// executor busy for longer than that.
-const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
-const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lane for callbacks if there are many
-/// shards; and the thread that works ahead. On an error, ends those that were started.
+/// Starts a worker per shard, each with a thread for its callbacks if wanted; if so, a lane for callbacks if there are
+/// several shards; and the thread that works ahead. On an error, ends those that were started.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -55,23 +47,28 @@ where
     let runs_their_code = matches!(runner.executor, Executor::Inline | Executor::Custom(_));
     let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
-    let has_lane = wants_callback_threads && core.shards.len() >= LANE_FROM;
+    let has_lane = wants_callback_threads && core.shards.len() > 1;
     let lane = has_lane.then(|| Lane::start(core.shards.len(), format!("{thread_name}-lane"))).transpose();
     let lane = lane.map_err(|error| end(&mut threads, core, error))?.map(Arc::new);
-    for index in 0..core.shards.len() {
-        let callback_thread = || CallbackThread::start(format!("{thread_name}-cb{index}"));
-        let callback_thread = wants_callback_threads.then(callback_thread).transpose();
-        let callback_thread = callback_thread.map_err(|error| end(&mut threads, core, error))?;
-        let first = callback_thread.map(|own| CallbackThreads { own, lane: lane.clone() });
-        let worker = Worker::new(Arc::clone(core), index, first);
-        let pin_to = cores.get(index % cores.len().max(1)).copied();
-        let running = running.clone();
-        let runner = Arc::clone(runner);
-        spawn(&mut threads, core, format!("{thread_name}-{index}"), move || {
-            pin(&worker, pin_to);
+    let first = |number| -> io::Result<_> {
+        let own = CallbackThread::start(format!("{thread_name}-cb{number}"))?;
+        Ok(CallbackThreads { own, lane: lane.clone() })
+    };
+    let worker = |number| -> io::Result<_> {
+        let first = wants_callback_threads.then(|| first(number)).transpose()?;
+        Ok(Worker::new(Arc::clone(core), number, first))
+    };
+    let workers = (0..core.shards.len()).map(worker).collect::<Result<_, _>>();
+    let workers = workers.map_err(|error| end(&mut threads, core, error))?;
+    let crew = Arc::new(Crew::new(Arc::clone(core), workers, !runs_their_code, lane));
+    for number in 0..core.shards.len() {
+        let pin_to = cores.get(number % cores.len().max(1)).copied();
+        let (crew, running, runner) = (Arc::clone(&crew), running.clone(), Arc::clone(runner));
+        spawn(&mut threads, core, format!("{thread_name}-{number}"), move || {
+            pin(crew.report(number), pin_to);
             use_precise_timers();
             drop(running);
-            run(worker);
+            crew.live(number);
             // Not earlier: the timers that the worker has claimed go to the callback.
             drop(runner);
         })?;
@@ -150,12 +147,12 @@ pub(crate) fn default_shard_count() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Pins the calling thread if the system allows it; `stats` says whether it did.
-fn pin<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &Worker<K, V>, core: Option<usize>) {
+/// Pins the calling thread, a worker's, if the system allows it; `stats` says whether it did.
+fn pin(report: &ShardReport, core: Option<usize>) {
     if let Some(core) = core
         && core_affinity::set_for_current(CoreId { id: core })
     {
-        worker.core().reports[worker.index()].set_pinned(core);
+        report.set_pinned(core);
     }
 }
 
@@ -164,34 +161,6 @@ fn use_precise_timers() {
     #[cfg(all(target_os = "linux", not(miri)))]
     // If this is refused, the workers wake up a little later.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
-}
-
-/// A worker's life. See `shard/alarm.rs` for why no wake-up is lost between the last look and the sleep.
-fn run<K: Eq + Send + Sync + 'static, V: Send + 'static>(mut worker: Worker<K, V>) {
-    let core = Arc::clone(worker.core());
-    loop {
-        let ticket = worker.shard().alarm.ticket();
-        if core.is_closed() {
-            return;
-        }
-        let now = core.clock.tick_at(worker.read_clock());
-        let left = worker.step(now);
-        if core.growth.is_due(worker.index(), worker.shard()) {
-            core.growth.event.notify();
-        }
-        if worker.is_backlogged() {
-            // The executor has its hands full, and nothing notifies the worker when that ends.
-            std::thread::sleep(core.clock.tick_length().clamp(BACKLOG_PAUSE_MIN, BACKLOG_PAUSE_MAX));
-            continue;
-        }
-        match left {
-            // Both may take long. A caller that needs this core must not wait for milliseconds.
-            Left::Nothing if core.growth.help(worker.index(), worker.shard()) => std::thread::yield_now(),
-            Left::Nothing => sleep(&mut worker, ticket),
-            Left::Upkeep => std::thread::yield_now(),
-            Left::Due => {}
-        }
-    }
 }
 
 /// The life of the thread that works ahead. Workers wake it.
@@ -213,28 +182,5 @@ fn grow<K: Eq + Send + Sync + 'static, V: Send + 'static>(core: &Core<K, V>) {
         if !is_more {
             core.growth.event.wait(ticket, None);
         }
-    }
-}
-
-/// Sleeps until the next deadline, or until a caller brings an earlier one.
-fn sleep<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Worker<K, V>, ticket: u32) {
-    let core = Arc::clone(worker.core());
-    let now = core.clock.tick_at(worker.read_clock());
-    let next = worker.next_deadline(now, NO_LIMIT, REVIEW_MAX);
-    let until = worker.sleep_limit(next, now);
-    let timeout = core.clock.until(Some(until), worker.read_clock());
-    // By then, a batch that is too much for one thread needs help.
-    let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));
-    if timeout.is_zero() {
-        return;
-    }
-    // Callers wake a sleeping worker once most hints are stale. They may have become so since the worker's last step.
-    // (No fence orders this: if the look misses it, the hints take memory until the worker wakes up, no more.)
-    let is_called = || worker.has_mail() || worker.shard().has_stale_hints() || core.is_closed();
-    let slept = worker.shard().alarm.try_sleep(ticket, Some(until), Some(timeout), is_called);
-    if slept {
-        // Relaxed, a load and a store: only this thread writes the figure.
-        let wake_ups = &core.reports[worker.index()].wake_ups;
-        wake_ups.store(wake_ups.load(Relaxed) + 1, Relaxed);
     }
 }

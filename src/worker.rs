@@ -1,7 +1,7 @@
 //! The owner of one shard: it files hints in its wheel, looks at timers when their hints are due, and hands over what
 //! has expired.
 //!
-//! The steps are the same on a thread of its own (`runtime.rs`) and on the manual clock (`manual.rs`). The worker runs
+//! The steps are the same on a thread (`crew.rs`) and on the manual clock (`manual.rs`). The worker runs
 //! user code in two cases only: with `Executor::Inline` the callbacks, and with `Executor::Custom` the user's closure
 //! (and the destructors of the jobs that it drops).
 
@@ -90,6 +90,8 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     sweep_share: usize,
     /// Timers handed over so far.
     fired: usize,
+    /// Hints looked at so far.
+    looks: usize,
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
@@ -112,11 +114,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             sweeping: false,
             sweep_share: SWEEP_MAX,
             fired: 0,
+            looks: 0,
         }
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core<K, V>> {
-        &self.core
+    /// Whether the thread that takes this worker's steps takes those of others as well, in a row.
+    pub(crate) fn gather(&mut self, is_gathering: bool) {
+        self.watch.is_gathering = is_gathering;
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -189,6 +193,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         if self.due.is_empty() {
             return;
         }
+        self.looks += self.due.len();
         self.enter();
         let (wheel, claims) = (&mut self.wheel, &mut self.claims);
         shard.visit_hints(&self.due, |hint| {
@@ -229,6 +234,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// How long the worker may sleep before a batch that it has handed over may need help; `None`: as long as it likes.
     pub(crate) fn patience_left(&self) -> Option<Duration> {
         self.watch.patience_left(self.now)
+    }
+
+    /// Hints looked at so far.
+    pub(crate) fn looks(&self) -> usize {
+        self.looks
     }
 
     /// Timers handed over so far.
@@ -413,7 +423,7 @@ mod tests {
     #[test]
     fn a_timer_that_is_moved_nearer_and_back_again_has_a_few_hints_only() {
         let (scheduler, mut worker) = worker();
-        let core = Arc::clone(worker.core());
+        let core = Arc::clone(&worker.core);
         let shard = &core.shards[0];
         scheduler.schedule(1, 3600 * TICK).expect("it is open and not full");
         let far = scheduler.now() + (1 << 20) * TICK;
@@ -439,7 +449,7 @@ mod tests {
         const FAR: u64 = 2 * SWEEP_MAX as u64;
         const MOVES: u64 = 5;
         let (scheduler, mut worker) = worker();
-        let core = Arc::clone(worker.core());
+        let core = Arc::clone(&worker.core);
         let shard = &core.shards[0];
         let far = scheduler.now() + (1 << 20) * TICK;
         // Without these the sweep would come earlier.

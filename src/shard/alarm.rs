@@ -38,7 +38,7 @@ impl Alarm {
     /// A caller has pushed a hint for `tick`: wakes the worker if it would sleep past that.
     #[inline]
     pub(crate) fn hint_pushed(&self, tick: Tick) {
-        // SeqCst: step 2 of the caller. Pairs with the fence in `try_sleep`.
+        // SeqCst: step 2 of the caller. Pairs with the fence in `lie_down`.
         fence(Ordering::SeqCst);
         // Relaxed: the fences decide what is seen; nothing else is read through it.
         if tick.0 < self.asleep_until.load(Ordering::Relaxed) {
@@ -77,25 +77,28 @@ impl Alarm {
         self.event.ticket()
     }
 
-    /// Steps 2 to 5. If `has_work` finds anything in the last look, returns false at once, else true after the sleep.
-    /// `timeout` is the time to `until`, or less.
-    pub(crate) fn try_sleep(
-        &self,
-        ticket: u32,
-        until: Option<Tick>,
-        timeout: Option<Duration>,
-        has_work: impl FnOnce() -> bool,
-    ) -> bool {
+    /// Steps 2 to 4. False if `has_work` finds anything in the last look: then the worker goes on. After a `true`, it
+    /// may [`sleep`](Self::sleep), or leave that to another thread.
+    pub(crate) fn lie_down(&self, until: Option<Tick>, has_work: impl FnOnce() -> bool) -> bool {
         // Relaxed: the fence orders it.
         self.asleep_until.store(until.map_or(NO_DEADLINE, |tick| tick.0), Ordering::Relaxed);
         // SeqCst: step 3 of the worker. Pairs with the fence in `hint_pushed`.
         fence(Ordering::SeqCst);
-        let sleep = !has_work();
-        if sleep {
-            self.event.wait(ticket, timeout);
+        let may_sleep = !has_work();
+        if !may_sleep {
+            self.get_up();
         }
+        may_sleep
+    }
+
+    /// Step 5. `timeout` is the time until the deadline that was published, or less.
+    pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>) {
+        self.event.wait(ticket, timeout);
+        self.get_up();
+    }
+
+    fn get_up(&self) {
         // Relaxed: a caller that still reads the old value notifies in vain.
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
-        sleep
     }
 }

@@ -1,0 +1,742 @@
+//! The workers' threads: what they do while they are awake, and which of them gets up for whom.
+//!
+//! Each shard's worker has a thread of its own, pinned if possible. But to wake a thread takes longer than to fire a
+//! few timers. So while there is little to do, but often, the first of these threads is the lookout (`lookout.rs`): it
+//! gets up for all shards, does their workers' work one after the other, and then wakes one thread for all callbacks.
+//! The other threads sleep on. They get up if a caller wakes them; if the lookout finds that there is too much to do;
+//! and if it should have been there by now.
+
+use crate::clock::Nanos;
+use crate::lane::Lane;
+use crate::lookout::Lookout;
+use crate::service::{Core, ShardReport};
+use crate::worker::{Left, NO_LIMIT, Worker};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// At most this many hints of a slot are looked at ahead of time before a sleep; in a slot with more, a stale one may
+/// wake the worker.
+const REVIEW_MAX: usize = 512;
+/// How long a worker leaves alone an executor that does not keep up: a tick, within these bounds. What waits keeps the
+/// executor busy for longer than that.
+const BACKLOG_PAUSE_MIN: Duration = Duration::from_micros(200);
+const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
+const NEAR: Duration = Duration::from_millis(20);
+/// The lookout may be stopped. So the thread of shard 1 gets up this long after its shard was to be seen to, that of
+/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain. The first to find that the lookout has not
+/// got up for `MISSING` wakes the others.
+const GRACE: Duration = Duration::from_millis(10);
+const GRACE_MAX: Duration = Duration::from_millis(100);
+const MISSING: Duration = Duration::from_millis(5);
+/// The lookout resigns if it gets up so late: it has to share its core, or was stopped.
+const LATE: Duration = Duration::from_millis(2);
+/// It also resigns if all shards together have more than twice as many hints to look at, on average, each time that it
+/// gets up. It begins if they seem to have no more than this many, so many times in a row as `Duty` says.
+const LIGHT: usize = 256;
+/// So many times at first, and at most. Twice as many as the last time, if the lookout has resigned before it had got
+/// up `PROVEN` times.
+const CALM: u32 = 32;
+const CALM_MAX: u32 = 8192;
+const PROVEN: u32 = 256;
+/// The weight of what there was before, in the mean number of hints; that of the latest number is 1.
+const PAST: usize = 7;
+/// After this time the lookout leaves the other shards that are due to their own threads.
+const ROUND_MAX: Duration = Duration::from_micros(100);
+/// What has to be seen to so soon, or within an eighth of a tick, is seen to at once: mostly batches that may need help
+/// shortly after the next tick.
+const SOON: Duration = Duration::from_micros(100);
+/// If a worker goes on so often in a row, that is too much for the lookout.
+const TRIES: u32 = 4;
+/// If a shard that is due is not the lookout's just now, it sleeps for so long at least.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Locked by the thread that acts as the worker: the worker's own, or the lookout. Callers have no part in this. Empty
+/// once the worker's thread has ended.
+type Berth<K, V> = Mutex<Option<Worker<K, V>>>;
+
+pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
+    core: Arc<Core<K, V>>,
+    /// By shard.
+    workers: Box<[Berth<K, V>]>,
+    /// `None` if there is but one shard; or if workers run user code, behind which other shards would wait.
+    lookout: Option<Lookout>,
+    /// For the callbacks of all shards, if the pool is our own.
+    lane: Option<Arc<Lane>>,
+}
+
+/// What becomes of a worker that has acted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    /// It rests until then, or until it is notified.
+    Rests(Nanos),
+    /// It has more to do.
+    GoesOn,
+    /// The same, but nothing urgent. A caller that needs this core must not wait for milliseconds.
+    Yields,
+    /// The executor has its hands full, and nothing notifies the worker when that ends.
+    Pauses,
+}
+
+/// What the thread that may be the lookout keeps.
+#[derive(Clone, Copy)]
+struct Duty {
+    is_on: bool,
+    /// For how many turns it has been so; while it is off, only those in a row after which it might have been on.
+    turns: u32,
+    /// How many of these it takes to be on again.
+    calm: u32,
+    /// The mean number of hints, times `PAST + 1`.
+    load: usize,
+    /// How often in a row its own worker has gone on.
+    goings_on: u32,
+}
+
+/// One round of the lookout.
+struct Round {
+    /// What is due by then is seen to.
+    due_by: Nanos,
+    /// From then on it is left to others.
+    ends: Nanos,
+    /// Hints looked at so far.
+    looks: usize,
+}
+
+impl Duty {
+    fn new(is_on: bool) -> Self {
+        Self { is_on, turns: 0, calm: CALM, load: 0, goings_on: 0 }
+    }
+
+    fn begin(&mut self) {
+        *self = Self { calm: self.calm, ..Self::new(true) };
+    }
+
+    fn end(&mut self) {
+        let calm = if self.turns < PROVEN { CALM_MAX.min(2 * self.calm) } else { CALM };
+        *self = Self { calm, ..Self::new(false) };
+    }
+}
+
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
+    /// One worker per shard, in order. `may_share`: workers run no user code.
+    pub(crate) fn new(
+        core: Arc<Core<K, V>>,
+        workers: Vec<Worker<K, V>>,
+        may_share: bool,
+        lane: Option<Arc<Lane>>,
+    ) -> Self {
+        let lookout = (may_share && workers.len() > 1).then(|| Lookout::new(workers.len()));
+        Self { core, workers: workers.into_iter().map(Some).map(Mutex::new).collect(), lookout, lane }
+    }
+
+    pub(crate) fn report(&self, number: usize) -> &ShardReport {
+        &self.core.reports[number]
+    }
+
+    /// The life of a worker's thread.
+    pub(crate) fn live(&self, number: usize) {
+        let core = &*self.core;
+        let mut duty = Duty::new(number == 0 && self.lookout.is_some());
+        let mut until = None;
+        loop {
+            let ticket = core.shards[number].alarm.ticket();
+            if core.is_closed() {
+                *lock(&self.workers[number]) = None;
+                return;
+            }
+            until = self.turn(number, &mut duty, until);
+            if let Some(until) = until {
+                core.shards[number].alarm.sleep(ticket, Some(until.since(core.clock.now())));
+                // Relaxed, a load and a store: only this thread writes the figure.
+                let wake_ups = &self.report(number).wake_ups;
+                wake_ups.store(wake_ups.load(Relaxed) + 1, Relaxed);
+            }
+        }
+    }
+
+    /// What a thread does that is up, and was to sleep until `slept_until` if it has slept. Returns until when it may
+    /// sleep, if it may.
+    fn turn(&self, number: usize, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
+        match &self.lookout {
+            None => match self.act_as(own(&mut lock(&self.workers[number])), false).0 {
+                Then::Rests(due) => Some(due),
+                then => self.go_on(number, then),
+            },
+            Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept_until),
+            Some(lookout) => self.turn_of_others(lookout, number),
+        }
+    }
+
+    /// The turn of a thread that may rely on the lookout.
+    fn turn_of_others(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
+        lookout.get_up(number);
+        self.look_for(lookout);
+        let mut worker = lock(&self.workers[number]);
+        // Again: the lookout may have been acting as the worker.
+        lookout.get_up(number);
+        match self.act_as(own(&mut worker), false).0 {
+            // While the worker is locked: otherwise the lookout might act as the worker before we say when it is due.
+            Then::Rests(due) => Some(self.rely(lookout, number, due)),
+            then => {
+                drop(worker);
+                self.go_on(number, then)
+            }
+        }
+    }
+
+    /// The turn of the thread that may be the lookout.
+    fn turn_on_duty(&self, lookout: &Lookout, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
+        let is_late = slept_until.is_some_and(|until| self.core.clock.now() > until.plus(LATE));
+        self.resign_if(lookout, duty, is_late);
+        let (then, looks) = self.act_as(own(&mut lock(&self.workers[0])), duty.is_on);
+        if let Then::Rests(due) = then {
+            return self.look_out(lookout, duty, looks, due);
+        }
+        self.announce(duty);
+        duty.goings_on += u32::from(duty.is_on);
+        self.resign_if(lookout, duty, then == Then::Pauses || duty.goings_on == TRIES);
+        self.go_on(0, then)
+    }
+
+    /// For the worker's own thread, when the worker does not rest.
+    fn go_on(&self, number: usize, then: Then) -> Option<Nanos> {
+        match then {
+            Then::Rests(_) | Then::GoesOn => {}
+            Then::Yields => {
+                self.core.growth.help(number, &self.core.shards[number]);
+                std::thread::yield_now();
+            }
+            Then::Pauses => {
+                std::thread::sleep(self.core.clock.tick_length().clamp(BACKLOG_PAUSE_MIN, BACKLOG_PAUSE_MAX));
+            }
+        }
+        None
+    }
+
+    /// Wakes the lane's thread for what was gathered.
+    fn announce(&self, duty: &Duty) {
+        self.lane.iter().filter(|_| duty.is_on).for_each(|lane| lane.announce());
+    }
+
+    /// Takes a worker's steps once; returns what becomes of it then, and how many hints it has looked at. The lookout
+    /// `is_gathering`: it calls `announce` afterwards.
+    fn act_as(&self, worker: &mut Worker<K, V>, is_gathering: bool) -> (Then, usize) {
+        let before = worker.looks();
+        worker.gather(is_gathering);
+        let then = self.act(worker);
+        (then, worker.looks() - before)
+    }
+
+    fn act(&self, worker: &mut Worker<K, V>) -> Then {
+        let core = &*self.core;
+        let now = core.clock.tick_at(worker.read_clock());
+        let left = worker.step(now);
+        if core.growth.is_due(worker.index(), worker.shard()) {
+            core.growth.event.notify();
+        }
+        if worker.is_backlogged() {
+            return Then::Pauses;
+        }
+        match left {
+            Left::Nothing if core.growth.wants_help(worker.index(), worker.shard()) => Then::Yields,
+            Left::Nothing => self.lie_down(worker),
+            Left::Upkeep => Then::Yields,
+            Left::Due => Then::GoesOn,
+        }
+    }
+
+    /// The worker rests until its next deadline, or until a caller brings an earlier one. See `shard/alarm.rs` for why
+    /// no wake-up is lost between the last look and the sleep.
+    fn lie_down(&self, worker: &mut Worker<K, V>) -> Then {
+        let core = &*self.core;
+        let now = core.clock.tick_at(worker.read_clock());
+        let next = worker.next_deadline(now, NO_LIMIT, REVIEW_MAX);
+        let until = worker.sleep_limit(next, now);
+        let now = worker.read_clock();
+        let timeout = core.clock.until(Some(until), now);
+        // By then, a batch that is too much for one thread needs help.
+        let timeout = worker.patience_left().map_or(timeout, |left| timeout.min(left));
+        let shard = worker.shard();
+        // Callers wake a sleeping worker once most hints are stale. They may have become so since the worker's last
+        // step. (No fence orders this: if the look misses it, the hints take memory until the worker wakes up, no
+        // more.)
+        let is_called = || worker.has_mail() || shard.has_stale_hints() || core.is_closed();
+        let rests = !timeout.is_zero() && shard.alarm.lie_down(Some(until), is_called);
+        if rests { Then::Rests(now.plus(timeout)) } else { Then::GoesOn }
+    }
+
+    /// For a thread whose worker rests until `due`: until when the thread may sleep.
+    fn rely(&self, lookout: &Lookout, number: usize, due: Nanos) -> Nanos {
+        let now = self.core.clock.now();
+        let relies = due <= now.plus(NEAR) && lookout.rely(number, due.0, now.minus(MISSING).0);
+        if relies { due.plus(GRACE_MAX.min(GRACE * number as u32)) } else { due }
+    }
+
+    /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
+    fn look_for(&self, lookout: &Lookout) {
+        let now = self.core.clock.now();
+        if lookout.is_missing(now.minus(MISSING).0) {
+            lookout.due_by(now.0).for_each(|number| self.core.shards[number].alarm.interrupt());
+        }
+    }
+
+    /// For the first thread, whose worker has looked at so many hints, and rests until `due`: until when the thread may
+    /// sleep, if it may.
+    fn look_out(&self, lookout: &Lookout, duty: &mut Duty, looks: usize, due: Nanos) -> Option<Nanos> {
+        if !duty.is_on {
+            duty.turns = if looks * self.workers.len() <= LIGHT { duty.turns + 1 } else { 0 };
+            if duty.turns < duty.calm {
+                return Some(due);
+            }
+            duty.begin();
+        }
+        let looks = looks + self.see_to_all(lookout);
+        self.announce(duty);
+        duty.turns = duty.turns.saturating_add(1);
+        duty.goings_on = 0;
+        duty.load = duty.load * PAST / (PAST + 1) + looks;
+        if self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1)) {
+            return Some(due);
+        }
+        let until = Nanos(lookout.next()).min(due);
+        let now = self.core.clock.now();
+        // It is past if that shard's thread has just got up, or is about to rely on us.
+        lookout.lie_down(until.0).then(|| if until > now { until } else { now.plus(NAP) })
+    }
+
+    fn resign_if(&self, lookout: &Lookout, duty: &mut Duty, has_reason: bool) -> bool {
+        let resigns = duty.is_on && has_reason;
+        if resigns {
+            duty.end();
+            lookout.resign(|number| self.core.shards[number].alarm.interrupt());
+        }
+        resigns
+    }
+
+    /// Sees to the shards whose threads sleep; returns how many hints it has looked at.
+    fn see_to_all(&self, lookout: &Lookout) -> usize {
+        let clock = &self.core.clock;
+        let begun = clock.now();
+        let mut round =
+            Round { due_by: begun.plus(SOON.min(clock.tick_length() / 8)), ends: begun.plus(ROUND_MAX), looks: 0 };
+        for number in lookout.due_by(round.due_by.0) {
+            if !self.see_to(lookout, number, &mut round) {
+                lookout.get_up(number);
+                self.core.shards[number].alarm.interrupt();
+                round.looks += LIGHT;
+            }
+        }
+        round.looks
+    }
+
+    /// Sees to a shard. False if that shard's own thread has to get up.
+    fn see_to(&self, lookout: &Lookout, number: usize, round: &mut Round) -> bool {
+        let mut worker = match self.workers[number].try_lock() {
+            Ok(worker) => worker,
+            Err(TryLockError::Poisoned(worker)) => worker.into_inner(),
+            // Its thread has just got up, or is about to rely on us.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        // Its thread may have been up meanwhile; or has ended.
+        let Some(worker) = worker.as_mut().filter(|_| lookout.is_due(number, round.due_by.0)) else { return true };
+        for _ in 0..TRIES {
+            if self.core.clock.now() > round.ends {
+                break;
+            }
+            let (then, looks) = self.act_as(worker, true);
+            round.looks += looks;
+            match then {
+                Then::Rests(due) => {
+                    lookout.saw_to(number, due.0);
+                    return true;
+                }
+                Then::GoesOn => {}
+                Then::Yields | Then::Pauses => break,
+            }
+        }
+        false
+    }
+}
+
+fn own<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Option<Worker<K, V>>) -> &mut Worker<K, V> {
+    worker.as_mut().expect("its thread takes it out when it ends, and this is its thread")
+}
+
+fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheduler;
+    use crate::builder::{Builder, Parts};
+    use crate::callback::Callback;
+    use crate::callback_thread::CallbackThread;
+    use crate::clock::Clock;
+    use crate::executor::Executor;
+    use crate::fanout::CallbackThreads;
+    use crate::shard::Tick;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Instant;
+
+    const TICK: Duration = Duration::from_millis(1);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    type Timers = Scheduler<u64, ()>;
+
+    /// Its callbacks run within `act`.
+    fn crew(shard_count: usize, clock: Clock) -> (Timers, Crew<u64, ()>) {
+        crew_of(shard_count, clock, Executor::Inline, Callback::Plain(Box::new(|_, ()| {})), |_| None)
+    }
+
+    fn crew_of(
+        shard_count: usize,
+        clock: Clock,
+        executor: Executor,
+        callback: Callback<u64, ()>,
+        lane: impl Fn(usize) -> Option<Lane>,
+    ) -> (Timers, Crew<u64, ()>) {
+        let builder: Builder<u64, ()> = Scheduler::builder().shards(shard_count);
+        let Parts { core, runner, hasher, .. } = builder.into_parts(clock, executor, callback);
+        let lane = lane(shard_count).map(Arc::new);
+        let worker = |number| {
+            let first = lane.clone().map(|lane| {
+                let own = CallbackThread::start("own".to_owned()).expect("one more thread");
+                CallbackThreads { own, lane: Some(lane) }
+            });
+            Worker::new(Arc::clone(&core), number, first)
+        };
+        let crew = Crew::new(Arc::clone(&core), (0..shard_count).map(worker).collect(), true, lane.clone());
+        (Scheduler::new(core, runner, hasher, Vec::new()), crew)
+    }
+
+    /// A key of the shard that no other call with another `place` returns.
+    fn key_of(timers: &Timers, shard_number: usize, place: usize) -> u64 {
+        (0..).filter(|key| timers.shard_of(key) == shard_number).nth(place).expect("there are such keys")
+    }
+
+    fn start(timers: &Timers, shard_number: usize, count: usize, delay: Duration) {
+        let keys = (0..).filter(|key| timers.shard_of(key) == shard_number).take(count);
+        keys.for_each(|key| assert!(timers.schedule(key, delay).is_ok()));
+    }
+
+    impl Crew<u64, ()> {
+        fn set_clock(&self, now: Duration) {
+            self.core.clock.set(Nanos(0).plus(now));
+        }
+
+        /// Until when the thread may sleep, after some turns.
+        fn rests(&self, number: usize, duty: &mut Duty) -> Nanos {
+            (0..99).find_map(|_| self.turn(number, duty, None)).expect("it comes to rest")
+        }
+
+        fn tickets(&self) -> Vec<u32> {
+            self.core.shards.iter().map(|shard| shard.alarm.ticket()).collect()
+        }
+
+        fn fired(&self, number: usize) -> usize {
+            lock(&self.workers[number]).as_ref().expect("it is not closed").fired()
+        }
+    }
+
+    fn off() -> Duty {
+        Duty::new(false)
+    }
+
+    fn after(duration: Duration) -> Nanos {
+        Nanos(0).plus(duration)
+    }
+
+    /// A lookout that gets up at the first tick.
+    fn on_duty(timers: &Timers, crew: &Crew<u64, ()>) -> Duty {
+        on_duty_from(timers, crew, Duration::ZERO)
+    }
+
+    /// The same, at the next tick.
+    fn on_duty_from(timers: &Timers, crew: &Crew<u64, ()>, now: Duration) -> Duty {
+        let mut duty = Duty::new(true);
+        start(timers, 0, 1, TICK);
+        assert_eq!(crew.rests(0, &mut duty), after(now + TICK));
+        duty
+    }
+
+    #[test]
+    fn the_lookout_gets_up_for_shards_that_are_due_soon() {
+        let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        start(&timers, 1, 1, 3 * TICK);
+        start(&timers, 2, 1, Duration::from_secs(1));
+        assert_eq!(crew.rests(1, &mut off()), after(3 * TICK + GRACE), "it relies on the lookout");
+        assert_eq!(crew.rests(2, &mut off()), after(Duration::from_secs(1)), "it does not: that is far away");
+        let tickets = crew.tickets();
+        crew.set_clock(TICK);
+        assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+        crew.set_clock(3 * TICK);
+        assert!(crew.rests(0, &mut duty) > after(PATIENCE), "the rest is for the others");
+        assert_eq!(([0, 1, 2].map(|number| crew.fired(number)), crew.tickets()), ([1, 1, 0], tickets));
+    }
+
+    #[test]
+    fn a_thread_relies_on_no_lookout_that_may_come_too_late() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = Duty::new(true);
+        start(&timers, 0, 1, 3 * TICK);
+        assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+        start(&timers, 1, 1, 2 * TICK);
+        assert_eq!(crew.rests(1, &mut off()), after(2 * TICK));
+        assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+    }
+
+    #[test]
+    fn a_lookout_with_too_much_to_do_leaves_it_to_the_others() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        let mut rounds = 0;
+        while duty.is_on {
+            rounds += 1;
+            assert!(rounds < 10, "it does not resign");
+            start(&timers, 0, 1, TICK);
+            start(&timers, 1, 6 * LIGHT, TICK);
+            assert_eq!(crew.rests(0, &mut duty), after(rounds * TICK));
+            assert_eq!(crew.rests(1, &mut off()), after(rounds * TICK + GRACE));
+            let before = crew.tickets();
+            crew.set_clock(rounds * TICK);
+            crew.rests(0, &mut duty);
+            assert_eq!(crew.fired(1) as u32, 6 * LIGHT as u32 * rounds);
+            assert_eq!(before[1] != crew.tickets()[1], !duty.is_on, "the other thread is told");
+        }
+        assert!(rounds > 1, "one round does not count for much");
+        let next = (rounds + 1) * TICK;
+        (0..2).for_each(|number| start(&timers, number, 1, TICK));
+        assert_eq!([crew.rests(0, &mut duty), crew.rests(1, &mut off())], [after(next); 2], "there is none");
+        assert_eq!(duty.calm, 2 * CALM);
+        // Counted with the turn above.
+        for _ in 1..2 * CALM {
+            assert!(!duty.is_on);
+            crew.rests(0, &mut duty);
+        }
+        assert!(duty.is_on, "there was little to do for long enough");
+        assert_eq!(crew.rests(1, &mut off()), after(next + GRACE));
+    }
+
+    /// The other thread relies on the lookout, and is told when that resigns: if `turn` is its next one.
+    fn assert_resigns(timers: &Timers, crew: &Crew<u64, ()>, duty: &mut Duty, turn: impl Fn(&mut Duty)) {
+        start(timers, 1, 1, TICK);
+        assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+        let before = crew.tickets()[1];
+        assert!(duty.is_on);
+        turn(duty);
+        assert!(!duty.is_on && before != crew.tickets()[1]);
+    }
+
+    #[test]
+    fn a_lookout_whose_own_shard_is_never_done_resigns() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        start(&timers, 0, 10_000, TICK);
+        assert_eq!(crew.rests(0, &mut duty), after(TICK));
+        assert_resigns(&timers, &crew, &mut duty, |duty| {
+            crew.set_clock(TICK);
+            for _ in 0..TRIES {
+                assert!(duty.is_on);
+                assert_eq!(crew.turn(0, duty, None), None);
+            }
+        });
+    }
+
+    #[test]
+    fn a_lookout_that_gets_up_late_resigns() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        let slept_until = Some(after(TICK));
+        assert_resigns(&timers, &crew, &mut duty, |duty| {
+            crew.set_clock(TICK + LATE);
+            crew.turn(0, duty, slept_until);
+            assert!(duty.is_on, "a little late is what it is always");
+            start(&timers, 1, 1, TICK);
+            assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + LATE));
+            crew.set_clock(TICK + LATE + Duration::from_nanos(1));
+            crew.turn(0, duty, slept_until);
+        });
+    }
+
+    #[test]
+    fn a_lookout_whose_executor_does_not_keep_up_resigns() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
+        let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
+        let (timers, crew) =
+            crew_of(2, Clock::manual(TICK, Tick(0)), Executor::Rayon(Arc::new(pool)), callback, |_| None);
+        let mut duty = on_duty(&timers, &crew);
+        assert_resigns(&timers, &crew, &mut duty, |duty| {
+            crew.report(0).waiting.store(1 << 20, Relaxed);
+            assert_eq!(crew.turn(0, duty, None), None);
+        });
+    }
+
+    #[test]
+    fn a_lookout_that_keeps_resigning_takes_longer_to_come_back() {
+        let mut duty = Duty::new(true);
+        let mut calms = Vec::new();
+        let mut serve = |turns| {
+            duty.turns = turns;
+            duty.end();
+            calms.push(duty.calm);
+            assert!(!duty.is_on && duty.turns == 0);
+            duty.begin();
+            assert!(duty.is_on && duty.turns == 0);
+        };
+        (0..10).for_each(|_| serve(PROVEN - 1));
+        serve(PROVEN);
+        assert_eq!(calms[..3], [2 * CALM, 4 * CALM, 8 * CALM]);
+        assert_eq!(calms[8..], [CALM_MAX, CALM_MAX, CALM]);
+    }
+
+    #[test]
+    fn a_shard_with_too_much_due_at_once_is_left_to_its_own_thread() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        let all = 10_000;
+        start(&timers, 1, all, TICK);
+        let before = crew.tickets()[1];
+        assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+        crew.set_clock(TICK);
+        assert!(crew.rests(0, &mut duty) > after(PATIENCE), "that is not the lookout's any more");
+        assert!((1..all).contains(&crew.fired(1)) && before != crew.tickets()[1]);
+        crew.rests(1, &mut off());
+        assert_eq!(crew.fired(1), all);
+    }
+
+    #[test]
+    fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        start(&timers, 1, 1, TICK);
+        assert_eq!(crew.rests(1, &mut off()), after(TICK), "there is no lookout yet");
+        crew.set_clock(TICK);
+        let lookout = crew.lookout.as_ref().expect("there are two shards");
+        let mut round = Round { due_by: after(TICK), ends: after(TICK), looks: 0 };
+        assert!(crew.see_to(lookout, 1, &mut round), "it does not rely on the lookout");
+        let mut duty = on_duty_from(&timers, &crew, TICK);
+        start(&timers, 1, 1, TICK);
+        assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + GRACE));
+        crew.set_clock(2 * TICK);
+        let getting_up = lock(&crew.workers[1]);
+        assert_eq!(crew.rests(0, &mut duty), after(2 * TICK + NAP));
+        drop(getting_up);
+        round.due_by = after(2 * TICK);
+        assert!(!crew.see_to(lookout, 1, &mut round), "its time is over");
+        assert_eq!((round.looks, crew.fired(1)), (0, 0));
+    }
+
+    #[test]
+    fn a_worker_helps_with_lines_before_it_rests() {
+        let (timers, crew) = crew(1, Clock::manual(TICK, Tick(0)));
+        let (growth, shard) = (&crew.core.growth, &crew.core.shards[0]);
+        (0..20_000).for_each(|key| assert!(timers.schedule(key, PATIENCE).is_ok()));
+        assert!((0..100).any(|_| growth.step(0, shard) && growth.wants_help(0, shard)));
+        crew.rests(0, &mut off());
+        assert!(!growth.wants_help(0, shard));
+    }
+
+    #[test]
+    fn a_lookout_that_does_not_come_is_missed() {
+        let (timers, crew) = crew(4, Clock::manual(TICK, Tick(0)));
+        on_duty(&timers, &crew);
+        let until = |number: usize| crew.rests(number, &mut off());
+        for number in 1..4 {
+            start(&timers, number, 1, number as u32 * TICK);
+            assert_eq!(until(number), after(number as u32 * (TICK + GRACE)));
+        }
+        let before = crew.tickets();
+        let told = || [2, 3].map(|number| before[number] != crew.tickets()[number]);
+        let times = [TICK + MISSING, 2 * TICK + MISSING];
+        let [first, second] = times.map(|time| {
+            crew.set_clock(time);
+            until(1);
+            start(&timers, 1, 1, TICK);
+            (until(1), told())
+        });
+        assert_eq!(first, (after(times[1] + GRACE), [false; 2]), "it may be about to come");
+        assert_eq!(second, (after(times[1] + TICK), [true; 2]), "nobody relies on it any more");
+        assert_eq!(crew.fired(1), 2);
+    }
+
+    #[test]
+    fn there_is_no_lookout_for_one_shard_or_for_workers_that_run_user_code() {
+        let (_timers, single) = crew(1, Clock::manual(TICK, Tick(0)));
+        let (_timers, several) = crew(2, Clock::manual(TICK, Tick(0)));
+        let workers = several.workers.iter().filter_map(|worker| lock(worker).take()).collect();
+        let run_user_code = Crew::new(Arc::clone(&several.core), workers, false, None);
+        assert!(single.lookout.is_none() && several.lookout.is_some() && run_user_code.lookout.is_none());
+    }
+
+    #[test]
+    fn one_thread_runs_what_the_lookout_gathers() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
+        let (sender, names) = mpsc::channel();
+        let callback = move |_: &u64, ()| {
+            let name = thread::current().name().unwrap_or_default().to_owned();
+            sender.send(name).expect("the test listens");
+        };
+        let (timers, crew) = crew_of(
+            3,
+            Clock::manual(TICK, Tick(0)),
+            Executor::Rayon(Arc::new(pool)),
+            Callback::Plain(Box::new(callback)),
+            |shard_count| Some(Lane::start(shard_count, "lane".to_owned()).expect("one more thread")),
+        );
+        let mut duty = Duty::new(true);
+        let mut now = Duration::ZERO;
+        // If this thread is held up meanwhile, some are left to their shards' own threads. And the lane's thread need
+        // not be woken as long as it has not slept.
+        let is_gathered = (0..100).filter(|_| {
+            let due = now + TICK;
+            start(&timers, 0, 1, TICK);
+            assert_eq!(crew.rests(0, &mut duty), after(due));
+            for number in 1..3 {
+                start(&timers, number, 1, TICK);
+                assert_eq!(crew.rests(number, &mut off()), after(due + number as u32 * GRACE));
+            }
+            now = due;
+            crew.set_clock(now);
+            crew.rests(0, &mut duty);
+            let by = [(); 3].map(|()| names.recv_timeout(PATIENCE).expect("each is called"));
+            by.iter().all(|name| name == "lane")
+        });
+        assert_eq!(is_gathered.take(3).count(), 3);
+        // Otherwise this would be one of several at a time.
+        thread::sleep(TICK);
+        start(&timers, 2, 1, TICK);
+        crew.set_clock(now + TICK);
+        crew.rests(2, &mut off());
+        assert_eq!(names.recv_timeout(PATIENCE).as_deref(), Ok("own"), "it gathers nothing");
+    }
+
+    /// The first thread stands still in the middle of its work.
+    #[test]
+    fn the_others_go_on_without_the_lookout() {
+        let (timers, crew) = crew(3, Clock::system(TICK, Tick(0)));
+        let crew = &crew;
+        thread::scope(|scope| {
+            let threads = [0, 1, 2].map(|number| scope.spawn(move || crew.live(number)));
+            let fires = |number, place| {
+                assert!(timers.schedule(key_of(&timers, number, place), 5 * TICK).is_ok());
+                let begin = Instant::now();
+                while timers.contains(&key_of(&timers, number, place)) {
+                    assert!(begin.elapsed() < PATIENCE, "nobody sees to the shard");
+                    thread::sleep(TICK);
+                }
+            };
+            (0..3).for_each(|number| fires(number, 0));
+            let lookout = lock(&crew.workers[0]);
+            (0..20).for_each(|place| (1..3).for_each(|number| fires(number, place)));
+            drop(lookout);
+            fires(0, 0);
+            timers.close(crate::Close::Discard);
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        });
+    }
+}

@@ -1,0 +1,119 @@
+//! One thread that gets up for several: how the others know that it will. `loom-tests/flags.rs` checks this file.
+//!
+//! A worker's thread that goes to sleep may rely on the lookout, and so sleep past the time when its shard has to be
+//! seen to. The two must not miss each other:
+//!
+//! | a worker's thread                                | the lookout                                       |
+//! |--------------------------------------------------|---------------------------------------------------|
+//! | 1. publishes when its shard has to be seen to    | 1. publishes until when it sleeps                 |
+//! | 2. fence                                         | 2. fence                                          |
+//! | 3. reads until when the lookout sleeps: relies   | 3. looks at all shards: does one have to be seen  |
+//! |    on it if that is not too late                 |    to before that? Does not sleep                 |
+//!
+//! One of the two fences comes first:
+//! - the thread's: the lookout sees the shard in 3.
+//! - the lookout's: the thread reads in 3 what the lookout has published, or something newer.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use Ordering::{Relaxed, SeqCst};
+use crossbeam_utils::CachePadded;
+
+const NEVER: u64 = u64::MAX;
+
+/// Times are in nanoseconds. Relaxed: the fences decide what is seen, and nothing else is read through it.
+#[derive(Debug)]
+pub(crate) struct Lookout {
+    /// The past while it is awake; `NEVER` while there is none.
+    asleep_until: AtomicU64,
+    /// By shard: when it has to be seen to by the lookout; `NEVER` while its thread is awake, or sees to it itself.
+    due: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl Lookout {
+    pub(crate) fn new(shard_count: usize) -> Self {
+        let due = (0..shard_count).map(|_| CachePadded::new(AtomicU64::new(NEVER))).collect();
+        Self { asleep_until: AtomicU64::new(NEVER), due }
+    }
+
+    /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. (Unless the lookout
+    /// is stopped: so it has to be awake, or to have got up at `not_before` or later.)
+    pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: u64) -> bool {
+        self.due[shard_number].store(due, Relaxed);
+        // SeqCst: step 2 of the thread. Pairs with the fence in `lie_down`.
+        fence(SeqCst);
+        let relies = (not_before..=due).contains(&self.asleep_until.load(Relaxed));
+        if !relies {
+            self.get_up(shard_number);
+        }
+        relies
+    }
+
+    /// For a thread that sees to its shard itself.
+    pub(crate) fn get_up(&self, shard_number: usize) {
+        self.due[shard_number].store(NEVER, Relaxed);
+    }
+
+    /// For the lookout, which has seen to the shard of a thread that relies on it.
+    pub(crate) fn saw_to(&self, shard_number: usize, due: u64) {
+        self.due[shard_number].store(due, Relaxed);
+    }
+
+    pub(crate) fn is_due(&self, shard_number: usize, time: u64) -> bool {
+        self.due[shard_number].load(Relaxed) <= time
+    }
+
+    /// The shards that have to be seen to by `time`.
+    pub(crate) fn due_by(&self, time: u64) -> impl Iterator<Item = usize> {
+        (0..self.due.len()).filter(move |&shard_number| self.is_due(shard_number, time))
+    }
+
+    /// When a shard has to be seen to next.
+    pub(crate) fn next(&self) -> u64 {
+        self.due.iter().fold(NEVER, |next, due| next.min(due.load(Relaxed)))
+    }
+
+    /// For the lookout: true if it may sleep until then.
+    pub(crate) fn lie_down(&self, until: u64) -> bool {
+        self.asleep_until.store(until, Relaxed);
+        // SeqCst: step 2 of the lookout. Pairs with the fence in `rely`.
+        fence(SeqCst);
+        self.next() >= until
+    }
+
+    /// True if the lookout should have got up before `time`.
+    pub(crate) fn is_missing(&self, time: u64) -> bool {
+        self.asleep_until.load(Relaxed) < time
+    }
+
+    /// From now on there is none. Calls `each` with all shards whose threads may rely on it.
+    pub(crate) fn resign(&self, each: impl FnMut(usize)) {
+        self.lie_down(NEVER);
+        self.due_by(NEVER - 1).for_each(each);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_relies_on_it_if_it_gets_up_in_time_and_is_there() {
+        let lookout = Lookout::new(3);
+        assert!(!lookout.rely(1, 5, 0), "there is none");
+        assert!(lookout.lie_down(10));
+        assert!(!lookout.rely(1, 9, 0) && !lookout.rely(1, 20, 11));
+        assert_eq!(lookout.next(), NEVER, "nobody relies on it");
+        assert!(lookout.rely(1, 10, 10) && lookout.rely(2, 20, 0));
+        assert_eq!(lookout.next(), 10);
+        assert!(!lookout.lie_down(11) && lookout.lie_down(10));
+        assert!(lookout.due_by(9).eq([]) && lookout.due_by(19).eq([1]) && lookout.due_by(20).eq([1, 2]));
+        lookout.saw_to(1, 30);
+        lookout.get_up(2);
+        assert!(lookout.lie_down(30) && lookout.due_by(NEVER - 1).eq([1]));
+        assert!(lookout.is_missing(31) && !lookout.is_missing(30));
+        let mut told = Vec::new();
+        lookout.resign(|shard_number| told.push(shard_number));
+        assert_eq!(told, [1]);
+        assert!(!lookout.rely(1, NEVER - 1, 0) && !lookout.is_missing(NEVER));
+    }
+}
