@@ -86,6 +86,7 @@ const PUSH_EARLIER_OR_LIE_DOWN_FOR_ANOTHER: Model = Model::new("push_earlier_or_
         let world = world.clone();
         move || {
             let is_found = loop {
+                world.shard.alarm.get_up();
                 worker.turn(0);
                 if has_hint_for(5)(&worker) {
                     break true;

@@ -2,15 +2,16 @@
 //!
 //! Each shard's worker has a thread of its own, pinned if possible. But to wake a thread takes longer than to fire a
 //! few timers. So while there is little to do, but often, the first of these threads is the lookout (`lookout.rs`): it
-//! gets up for all shards, does their workers' work one after the other, and then wakes one thread for all callbacks.
-//! The other threads sleep on. They get up if a caller wakes them; if the lookout finds that there is too much to do;
-//! and if it should have been there by now.
+//! gets up for all shards, takes their workers' steps one after the other, and then wakes one thread for all callbacks
+//! (if the pool is our own). The other threads sleep on. They get up if a caller wakes them; if the lookout finds that
+//! there is too much to do; and now and then, in case that it is not there.
 
 use crate::clock::Nanos;
 use crate::lane::Lane;
 use crate::lookout::Lookout;
 use crate::service::{Core, ShardReport};
 use crate::worker::{Left, NO_LIMIT, Worker};
+use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -26,18 +27,18 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 /// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 1 gets up this long after its shard was to be seen to, that of
-/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain. The first to find that the lookout has not
-/// got up for `MISSING` wakes the others.
+/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain. If the lookout should have got up
+/// `MISSING` ago or earlier, the thread wakes those whose shards are due by now, and none relies on it.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(5);
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped.
 const LATE: Duration = Duration::from_millis(2);
-/// It also resigns if all shards together have more than twice as many hints to look at, on average, each time that it
-/// gets up. It begins if they seem to have no more than this many, so many times in a row as `Duty` says.
+/// It also resigns if it has more than twice as many hints to look at, on average, each time that it gets up. A shard
+/// that it gives back counts for as many more. It begins again after `Duty::calm` turns in a row, each in time, in
+/// which its own shard has had so few that all would have had no more than this many.
 const LIGHT: usize = 256;
-/// So many times at first, and at most. Twice as many as the last time, if the lookout has resigned before it had got
-/// up `PROVEN` times.
+/// The first and the greatest number of such turns. It doubles if the lookout resigns before it has had `PROVEN` turns.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
 const PROVEN: u32 = 256;
@@ -45,12 +46,13 @@ const PROVEN: u32 = 256;
 const PAST: usize = 7;
 /// After this time the lookout leaves the other shards that are due to their own threads.
 const ROUND_MAX: Duration = Duration::from_micros(100);
-/// What has to be seen to so soon, or within an eighth of a tick, is seen to at once: mostly batches that may need help
-/// shortly after the next tick.
+/// What has to be seen to so soon, and within an eighth of a tick, is seen to at once. Mostly these are batches that
+/// may need help shortly after the next tick; as a rule they have been run by then, and need not be looked at again.
 const SOON: Duration = Duration::from_micros(100);
 /// If a worker goes on so often in a row, that is too much for the lookout.
 const TRIES: u32 = 4;
-/// If a shard that is due is not the lookout's just now, it sleeps for so long at least.
+/// How long the lookout sleeps while the thread of a shard that is due is about to see to it, or to rely on the
+/// lookout.
 const NAP: Duration = Duration::from_micros(20);
 
 /// Locked by the thread that acts as the worker: the worker's own, or the lookout. Callers have no part in this. Empty
@@ -84,11 +86,13 @@ enum Then {
 #[derive(Clone, Copy)]
 struct Duty {
     is_on: bool,
-    /// For how many turns it has been so; while it is off, only those in a row after which it might have been on.
+    /// While on duty, for how many turns it has been; while off, how many turns in a row were calm.
     turns: u32,
-    /// How many of these it takes to be on again.
+    /// How many calm turns it takes to be on again.
     calm: u32,
-    /// The mean number of hints, times `PAST + 1`.
+    /// Hints looked at since its own worker last rested.
+    looks: usize,
+    /// The mean number of these, times `PAST + 1`.
     load: usize,
     /// How often in a row its own worker has gone on.
     goings_on: u32,
@@ -100,13 +104,11 @@ struct Round {
     due_by: Nanos,
     /// From then on it is left to others.
     ends: Nanos,
-    /// Hints looked at so far.
-    looks: usize,
 }
 
 impl Duty {
     fn new(is_on: bool) -> Self {
-        Self { is_on, turns: 0, calm: CALM, load: 0, goings_on: 0 }
+        Self { is_on, turns: 0, calm: CALM, looks: 0, load: 0, goings_on: 0 }
     }
 
     fn begin(&mut self) {
@@ -160,39 +162,40 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// sleep, if it may.
     fn turn(&self, number: usize, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
         match &self.lookout {
-            None => match self.act_as(own(&mut lock(&self.workers[number])), false).0 {
-                Then::Rests(due) => Some(due),
-                then => self.go_on(number, then),
-            },
+            None => {
+                let then = self.act_as(own(&mut lock(&self.workers[number])), duty);
+                self.go_on(number, then)
+            }
             Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept_until),
-            Some(lookout) => self.turn_of_others(lookout, number),
+            Some(lookout) => self.turn_of_others(lookout, number, duty),
         }
     }
 
     /// The turn of a thread that may rely on the lookout.
-    fn turn_of_others(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
+    fn turn_of_others(&self, lookout: &Lookout, number: usize, duty: &mut Duty) -> Option<Nanos> {
         lookout.get_up(number);
         self.look_for(lookout);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
-        match self.act_as(own(&mut worker), false).0 {
-            // While the worker is locked: otherwise the lookout might act as the worker before we say when it is due.
-            Then::Rests(due) => Some(self.rely(lookout, number, due)),
-            then => {
-                drop(worker);
-                self.go_on(number, then)
-            }
+        let mut then = self.act_as(own(&mut worker), duty);
+        if let Then::Rests(due) = &mut then {
+            // While the worker is locked: otherwise the lookout might act as the worker first and find an earlier
+            // deadline, and then we would say that the worker is due at a later one.
+            *due = self.rely(lookout, number, *due);
         }
+        drop(worker);
+        self.go_on(number, then)
     }
 
     /// The turn of the thread that may be the lookout.
     fn turn_on_duty(&self, lookout: &Lookout, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
-        let is_late = slept_until.is_some_and(|until| self.core.clock.now() > until.plus(LATE));
-        self.resign_if(lookout, duty, is_late);
-        let (then, looks) = self.act_as(own(&mut lock(&self.workers[0])), duty.is_on);
+        if slept_until.is_some_and(|until| self.is_late(until)) && !self.resign_if(lookout, duty, true) {
+            duty.turns = 0;
+        }
+        let then = self.act_as(own(&mut lock(&self.workers[0])), duty);
         if let Then::Rests(due) = then {
-            return self.look_out(lookout, duty, looks, due);
+            return self.look_out(lookout, duty, due);
         }
         self.announce(duty);
         duty.goings_on += u32::from(duty.is_on);
@@ -200,10 +203,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         self.go_on(0, then)
     }
 
-    /// For the worker's own thread, when the worker does not rest.
+    /// For the worker's own thread, with the worker unlocked: until when it may sleep, if it may.
     fn go_on(&self, number: usize, then: Then) -> Option<Nanos> {
         match then {
-            Then::Rests(_) | Then::GoesOn => {}
+            Then::Rests(due) => return Some(due),
+            Then::GoesOn => {}
             Then::Yields => {
                 self.core.growth.help(number, &self.core.shards[number]);
                 std::thread::yield_now();
@@ -215,22 +219,28 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         None
     }
 
+    fn is_late(&self, until: Nanos) -> bool {
+        self.core.clock.now() > until.plus(LATE)
+    }
+
     /// Wakes the lane's thread for what was gathered.
     fn announce(&self, duty: &Duty) {
         self.lane.iter().filter(|_| duty.is_on).for_each(|lane| lane.announce());
     }
 
-    /// Takes a worker's steps once; returns what becomes of it then, and how many hints it has looked at. The lookout
-    /// `is_gathering`: it calls `announce` afterwards.
-    fn act_as(&self, worker: &mut Worker<K, V>, is_gathering: bool) -> (Then, usize) {
+    /// Takes a worker's steps once; returns what becomes of it then. The lookout calls `announce` afterwards.
+    fn act_as(&self, worker: &mut Worker<K, V>, duty: &mut Duty) -> Then {
         let before = worker.looks();
-        worker.gather(is_gathering);
+        worker.gather(duty.is_on);
         let then = self.act(worker);
-        (then, worker.looks() - before)
+        duty.looks += worker.looks() - before;
+        then
     }
 
     fn act(&self, worker: &mut Worker<K, V>) -> Then {
         let core = &*self.core;
+        // Its own thread has said so, unless the lookout has laid the worker down again since.
+        worker.shard().alarm.get_up();
         let now = core.clock.tick_at(worker.read_clock());
         let left = worker.step(now);
         if core.growth.is_due(worker.index(), worker.shard()) {
@@ -274,7 +284,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         if relies { due.plus(GRACE_MAX.min(GRACE * number as u32)) } else { due }
     }
 
-    /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
+    /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due.
     fn look_for(&self, lookout: &Lookout) {
         let now = self.core.clock.now();
         if lookout.is_missing(now.minus(MISSING).0) {
@@ -282,28 +292,28 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
     }
 
-    /// For the first thread, whose worker has looked at so many hints, and rests until `due`: until when the thread may
-    /// sleep, if it may.
-    fn look_out(&self, lookout: &Lookout, duty: &mut Duty, looks: usize, due: Nanos) -> Option<Nanos> {
+    /// For the first thread, whose worker rests until `due`: until when the thread may sleep, if it may.
+    fn look_out(&self, lookout: &Lookout, duty: &mut Duty, due: Nanos) -> Option<Nanos> {
         if !duty.is_on {
-            duty.turns = if looks * self.workers.len() <= LIGHT { duty.turns + 1 } else { 0 };
+            let all_looks = mem::take(&mut duty.looks).saturating_mul(self.workers.len());
+            duty.turns = if all_looks <= LIGHT { duty.turns + 1 } else { 0 };
             if duty.turns < duty.calm {
                 return Some(due);
             }
             duty.begin();
         }
-        let looks = looks + self.see_to_all(lookout);
-        self.announce(duty);
+        self.see_to_all(lookout, duty);
         duty.turns = duty.turns.saturating_add(1);
         duty.goings_on = 0;
-        duty.load = duty.load * PAST / (PAST + 1) + looks;
-        if self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1)) {
+        duty.load = duty.load * PAST / (PAST + 1) + mem::take(&mut duty.looks);
+        let next = Nanos(lookout.next());
+        let until = next.min(due);
+        // It is late, too, if it was stopped since it got up.
+        if self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1) || self.is_late(until)) {
             return Some(due);
         }
-        let until = Nanos(lookout.next()).min(due);
         let now = self.core.clock.now();
-        // It is past if that shard's thread has just got up, or is about to rely on us.
-        lookout.lie_down(until.0).then(|| if until > now { until } else { now.plus(NAP) })
+        lookout.lie_down(until.0).then(|| if next > now { until } else { now.plus(NAP) })
     }
 
     fn resign_if(&self, lookout: &Lookout, duty: &mut Duty, has_reason: bool) -> bool {
@@ -315,24 +325,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         resigns
     }
 
-    /// Sees to the shards whose threads sleep; returns how many hints it has looked at.
-    fn see_to_all(&self, lookout: &Lookout) -> usize {
+    /// Sees to the shards that are due and whose threads rely on the lookout, and wakes a thread for the callbacks.
+    fn see_to_all(&self, lookout: &Lookout, duty: &mut Duty) {
         let clock = &self.core.clock;
         let begun = clock.now();
-        let mut round =
-            Round { due_by: begun.plus(SOON.min(clock.tick_length() / 8)), ends: begun.plus(ROUND_MAX), looks: 0 };
+        let round = Round { due_by: begun.plus(SOON.min(clock.tick_length() / 8)), ends: begun.plus(ROUND_MAX) };
         for number in lookout.due_by(round.due_by.0) {
-            if !self.see_to(lookout, number, &mut round) {
-                lookout.get_up(number);
+            if !self.see_to(lookout, number, &round, duty) {
+                // What was gathered must not wait until all are woken that have to get up.
+                self.announce(duty);
                 self.core.shards[number].alarm.interrupt();
-                round.looks += LIGHT;
+                duty.looks += LIGHT;
             }
         }
-        round.looks
+        self.announce(duty);
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
-    fn see_to(&self, lookout: &Lookout, number: usize, round: &mut Round) -> bool {
+    fn see_to(&self, lookout: &Lookout, number: usize, round: &Round, duty: &mut Duty) -> bool {
         let mut worker = match self.workers[number].try_lock() {
             Ok(worker) => worker,
             Err(TryLockError::Poisoned(worker)) => worker.into_inner(),
@@ -345,9 +355,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            let (then, looks) = self.act_as(worker, true);
-            round.looks += looks;
-            match then {
+            match self.act_as(worker, duty) {
                 Then::Rests(due) => {
                     lookout.saw_to(number, due.0);
                     return true;
@@ -356,6 +364,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
                 Then::Yields | Then::Pauses => break,
             }
         }
+        lookout.get_up(number);
         false
     }
 }
@@ -562,6 +571,40 @@ mod tests {
             crew.set_clock(TICK + LATE + Duration::from_nanos(1));
             crew.turn(0, duty, slept_until);
         });
+        (0..3).for_each(|_| _ = crew.rests(0, &mut duty));
+        assert!(duty.turns > 3);
+        crew.turn(0, &mut duty, slept_until);
+        assert_eq!(duty.turns, 1, "that was no calm turn, but one more has begun");
+    }
+
+    #[test]
+    fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        start(&timers, 1, 1, TICK);
+        assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+        let _getting_up = lock(&crew.workers[1]);
+        crew.set_clock(TICK + LATE);
+        crew.rests(0, &mut duty);
+        assert!(duty.is_on);
+        crew.set_clock(TICK + LATE + Duration::from_nanos(1));
+        crew.rests(0, &mut duty);
+        assert!(!duty.is_on);
+    }
+
+    #[test]
+    fn a_lookout_whose_own_shard_has_too_much_at_a_time_resigns() {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let mut duty = on_duty(&timers, &crew);
+        let rounds = (1..10).take_while(|&round| {
+            // It takes three turns to look at them.
+            start(&timers, 0, 3000, TICK);
+            crew.rests(0, &mut duty);
+            crew.set_clock(round * TICK);
+            crew.rests(0, &mut duty);
+            duty.is_on
+        });
+        assert!((1..5).contains(&rounds.count()));
     }
 
     #[test]
@@ -617,8 +660,8 @@ mod tests {
         assert_eq!(crew.rests(1, &mut off()), after(TICK), "there is no lookout yet");
         crew.set_clock(TICK);
         let lookout = crew.lookout.as_ref().expect("there are two shards");
-        let mut round = Round { due_by: after(TICK), ends: after(TICK), looks: 0 };
-        assert!(crew.see_to(lookout, 1, &mut round), "it does not rely on the lookout");
+        let round = Round { due_by: after(TICK), ends: after(TICK) };
+        assert!(crew.see_to(lookout, 1, &round, &mut Duty::new(true)), "it does not rely on the lookout");
         let mut duty = on_duty_from(&timers, &crew, TICK);
         start(&timers, 1, 1, TICK);
         assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + GRACE));
@@ -626,9 +669,9 @@ mod tests {
         let getting_up = lock(&crew.workers[1]);
         assert_eq!(crew.rests(0, &mut duty), after(2 * TICK + NAP));
         drop(getting_up);
-        round.due_by = after(2 * TICK);
-        assert!(!crew.see_to(lookout, 1, &mut round), "its time is over");
-        assert_eq!((round.looks, crew.fired(1)), (0, 0));
+        let round = Round { due_by: after(2 * TICK), ends: after(TICK) };
+        assert!(!crew.see_to(lookout, 1, &round, &mut duty), "its time is over");
+        assert_eq!((duty.looks, crew.fired(1)), (0, 0));
     }
 
     #[test]

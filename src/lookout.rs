@@ -10,6 +10,9 @@
 //! | 3. reads until when the lookout sleeps: relies   | 3. looks at all shards: does one have to be seen  |
 //! |    on it if that is not too late                 |    to before that? Does not sleep                 |
 //!
+//! What the thread publishes in 1 is written only by who has that shard's worker locked, so what was found out last
+//! stands. (When it gets up, the thread takes it back before it locks the worker, and once more then.)
+//!
 //! One of the two fences comes first:
 //! - the thread's: the lookout sees the shard in 3.
 //! - the lookout's: the thread reads in 3 what the lookout has published, or something newer.
@@ -23,7 +26,7 @@ const NEVER: u64 = u64::MAX;
 /// Times are in nanoseconds. Relaxed: the fences decide what is seen, and nothing else is read through it.
 #[derive(Debug)]
 pub(crate) struct Lookout {
-    /// The past while it is awake; `NEVER` while there is none.
+    /// Until when it last meant to sleep; `NEVER` while there is none.
     asleep_until: AtomicU64,
     /// By shard: when it has to be seen to by the lookout; `NEVER` while its thread is awake, or sees to it itself.
     due: Box<[CachePadded<AtomicU64>]>,

@@ -16,6 +16,9 @@
 //! - the worker's: the caller reads `T` in 3 and notifies; the ticket is older than the notification, so 5 returns at
 //!   once or is woken.
 //!
+//! Another thread may act as the worker while the worker's own sleeps (`crew.rs`), and then takes steps 2 to 4 again.
+//! The sleeper's ticket is older than any notification that comes of that, so 5 holds for it all the more.
+//!
 //! Callers never write what the worker published: one that stalled between a write and its notification would hide
 //! everybody else's wake-up. So several callers may notify for one sleep; that costs them a little, and nobody a timer.
 
@@ -67,7 +70,8 @@ impl Alarm {
         self.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Wakes the worker for something other than a hint: the end of the scheduler, lines to be set, stale hints.
+    /// Wakes the worker for something other than a hint: the end of the scheduler, lines to be set, stale hints, a
+    /// lookout that does not see to the shard.
     pub(crate) fn interrupt(&self) {
         self.event.notify();
     }
@@ -91,13 +95,15 @@ impl Alarm {
         may_sleep
     }
 
-    /// Step 5. `timeout` is the time until the deadline that was published, or less.
+    /// Step 5. `timeout` is the time until the deadline that was published, or less; or more, if another thread will
+    /// have acted as the worker by then.
     pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>) {
         self.event.wait(ticket, timeout);
         self.get_up();
     }
 
-    fn get_up(&self) {
+    /// For the worker, or for who acts as the worker: from here on it is awake.
+    pub(crate) fn get_up(&self) {
         // Relaxed: a caller that still reads the old value notifies in vain.
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
     }
