@@ -7,8 +7,8 @@
 //!
 //! With a pool of the scheduler's own, that one thread is the shard's [`CallbackThread`], or one of the pool if that is
 //! busy; or it is the [`Lane`]'s, if the lookout takes the worker's steps (`crew.rs`), or if several other batches have
-//! expired just before, in any shards. With a pool of the
-//! user's, it is one of that pool: the user decides how many callbacks run at a time.
+//! expired just before, in any shards. With a pool of the user's, it is one of that pool: the user decides how many
+//! callbacks run at a time.
 
 use crate::callback::Inside;
 use crate::callback_thread::{CallbackThread, Run};

@@ -1,9 +1,9 @@
 //! The owner of one shard: it files hints in its wheel, looks at timers when their hints are due, and hands over what
 //! has expired.
 //!
-//! The steps are the same on a thread (`crew.rs`) and on the manual clock (`manual.rs`). The worker runs
-//! user code in two cases only: with `Executor::Inline` the callbacks, and with `Executor::Custom` the user's closure
-//! (and the destructors of the jobs that it drops).
+//! The steps are the same on a thread (`crew.rs`) and on the manual clock (`manual.rs`). The worker runs user code in
+//! two cases only: with `Executor::Inline` the callbacks, and with `Executor::Custom` the user's closure (and the
+//! destructors of the jobs that it drops).
 
 use crate::clock::Nanos;
 use crate::counters::Event;
