@@ -163,22 +163,22 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn turn(&self, number: usize, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
         match &self.lookout {
             None => {
-                let then = self.act_as(own(&mut lock(&self.workers[number])), duty);
+                let then = self.act_alone(own(&mut lock(&self.workers[number])));
                 self.go_on(number, then)
             }
             Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept_until),
-            Some(lookout) => self.turn_of_others(lookout, number, duty),
+            Some(lookout) => self.turn_of_others(lookout, number),
         }
     }
 
     /// The turn of a thread that may rely on the lookout.
-    fn turn_of_others(&self, lookout: &Lookout, number: usize, duty: &mut Duty) -> Option<Nanos> {
+    fn turn_of_others(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
         lookout.get_up(number);
         self.look_for(lookout);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
-        let mut then = self.act_as(own(&mut worker), duty);
+        let mut then = self.act_alone(own(&mut worker));
         if let Then::Rests(due) = &mut then {
             // While the worker is locked: otherwise the lookout might act as the worker first and find an earlier
             // deadline, and then we would say that the worker is due at a later one.
@@ -193,7 +193,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         if slept_until.is_some_and(|until| self.is_late(until)) && !self.resign_if(lookout, duty, true) {
             duty.turns = 0;
         }
-        let then = self.act_as(own(&mut lock(&self.workers[0])), duty);
+        let then = self.act_on_duty(own(&mut lock(&self.workers[0])), duty);
         if let Then::Rests(due) = then {
             return self.look_out(lookout, duty, due);
         }
@@ -228,12 +228,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         self.lane.iter().filter(|_| duty.is_on).for_each(|lane| lane.announce());
     }
 
-    /// Takes a worker's steps once; returns what becomes of it then. The lookout calls `announce` afterwards.
-    fn act_as(&self, worker: &mut Worker<K, V>, duty: &mut Duty) -> Then {
+    /// Takes a worker's steps once; returns what becomes of it then.
+    fn act_alone(&self, worker: &mut Worker<K, V>) -> Then {
+        worker.gather(false);
+        self.act(worker)
+    }
+
+    /// The same for the thread that may be the lookout, which calls `announce` afterwards.
+    fn act_on_duty(&self, worker: &mut Worker<K, V>, duty: &mut Duty) -> Then {
         let before = worker.looks();
         worker.gather(duty.is_on);
         let then = self.act(worker);
-        duty.looks += worker.looks() - before;
+        duty.looks += worker.looks().wrapping_sub(before);
         then
     }
 
@@ -355,7 +361,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            match self.act_as(worker, duty) {
+            match self.act_on_duty(worker, duty) {
                 Then::Rests(due) => {
                     lookout.saw_to(number, due.0);
                     return true;

@@ -90,7 +90,7 @@ pub(crate) struct Worker<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     sweep_share: usize,
     /// Timers handed over so far.
     fired: usize,
-    /// Hints looked at so far.
+    /// Hints looked at so far; wraps around.
     looks: usize,
 }
 
@@ -193,7 +193,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         if self.due.is_empty() {
             return;
         }
-        self.looks += self.due.len();
+        self.looks = self.looks.wrapping_add(self.due.len());
         self.enter();
         let (wheel, claims) = (&mut self.wheel, &mut self.claims);
         shard.visit_hints(&self.due, |hint| {
@@ -236,7 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         self.watch.patience_left(self.now)
     }
 
-    /// Hints looked at so far.
+    /// Hints looked at so far; wraps around.
     pub(crate) fn looks(&self) -> usize {
         self.looks
     }
