@@ -38,8 +38,8 @@ impl Lookout {
         Self { asleep_until: AtomicU64::new(NEVER), due }
     }
 
-    /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. (Unless the lookout
-    /// is stopped: so it has to be awake, or to have got up at `not_before` or later.)
+    /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. False if it should
+    /// have got up before `not_before`, and has not said so since: it may be stopped.
     pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
         // SeqCst: step 2 of the thread. Pairs with the fence in `lie_down`.
