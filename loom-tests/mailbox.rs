@@ -309,7 +309,7 @@ fn a_segment_must_be_published() {
     );
     seen_born(DRAINED_OR_NOT, "segment.next.load(Ordering::Acquire); if next.is_null() { return", Change::DropAcquire);
     seen_born(DRAINED_OR_NOT, "position.segment = self.heads[stripe].load(Ordering::Acquire)", Change::DropAcquire);
-    seen_born(DRAINED_OR_NOT, "head.load(Ordering::Acquire)", Change::DropAcquire);
+    seen_born(DRAINED_OR_NOT, "self.heads[stripe].load(Ordering::Acquire) } else", Change::DropAcquire);
     seen_born(COUNTED_BESIDE_A_PRODUCER, "let mut current = self.segment.load(Ordering::Acquire)", Change::DropAcquire);
     seen_born(COUNTED_BESIDE_A_PRODUCER, "current = segment.next.load(Ordering::Acquire); }", Change::DropAcquire);
 }

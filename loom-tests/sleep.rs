@@ -209,7 +209,7 @@ const INTERRUPT_OR_SLEEP: Model = Model::new("interrupt_or_sleep", || {
 });
 
 /// At most this many operations does a caller need to move a timer: there is a stop before each of them.
-const OPERATIONS: usize = 21;
+const OPERATIONS: usize = 22;
 
 #[test]
 fn an_earlier_hint_is_never_slept_through() {
@@ -249,6 +249,14 @@ fn both_sides_need_their_fence() {
     }
 }
 
+/// Otherwise the worker's last look passes over the stripe, while the caller believes the worker awake.
+#[test]
+fn a_stripe_must_be_marked_before_the_fence() {
+    let mark = place("mailbox.rs", "self.used.fetch_or(");
+    let look = place("alarm.rs", "if tick.0 < self.asleep_until.load(Ordering::Relaxed)");
+    FIRST_TIMER_OR_SLEEP.kills(mark, Change::Postpone(look), "deadlock");
+}
+
 /// A caller that claims the wake-up (by writing what the worker published) and stops before it notifies.
 #[test]
 fn callers_must_not_claim_the_notification() {
@@ -274,7 +282,7 @@ fn the_cursor_must_be_released() {
         ..A_STALLED_NOTIFIER_HIDES_NOBODY
     };
     // It stops before its fence, with its hint in the first slot and the cursor behind it.
-    let killed = (12..=13).any(|operation| {
+    let killed = (13..=14).any(|operation| {
         set_parameter(operation);
         model.fails(cursor, Change::DropRelease).is_some_and(|why| why.contains("deadlock"))
     });

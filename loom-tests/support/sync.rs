@@ -123,8 +123,8 @@ pub(crate) enum Change {
     WeakenFence,
     /// A read-modify-write becomes a load and a store.
     Tear,
-    /// An exchange pretends to have succeeded, or a store to have happened, and happens only after the same thread's
-    /// next operation at the other place.
+    /// An exchange pretends to have succeeded, or another operation to have happened, and happens only after the same
+    /// thread's next operation at the other place.
     Postpone(Lines),
     /// Writes another value than the code says: computed from the expected value (for a store, 0) and the one to be
     /// written.
@@ -311,7 +311,8 @@ fn change_at(location: &'static Location<'static>, operation: Operation) -> Opti
         (Change::DropRelease, _) => true,
         (Change::Tear, operation) => !matches!(operation, Operation::Store(_)),
         (Change::RelaxFailure, operation) => matches!(operation, Operation::Exchange(..)),
-        (Change::Postpone(_) | Change::Rewrite(_), operation) => !matches!(operation, Operation::Modify(_)),
+        (Change::Rewrite(_), operation) => !matches!(operation, Operation::Modify(_)),
+        (Change::Postpone(_), _) => true,
     };
     if applies {
         MUTANT_WAS_REACHED.set(true);
@@ -535,7 +536,7 @@ macro_rules! integer {
                 order: Ordering,
                 location: &'static Location<'static>,
                 change: impl Fn($value) -> $value,
-                perform: impl Fn(&loom::sync::atomic::$name, Ordering) -> $value,
+                perform: impl Fn(&loom::sync::atomic::$name, Ordering) -> $value + 'static,
             ) -> $value {
                 if !in_model() {
                     return self
@@ -552,6 +553,12 @@ macro_rules! integer {
                         self.inner().store(change(seen), store_part(order));
                         return seen;
                     }
+                    Some(Change::Postpone(until)) => {
+                        let this = std::ptr::from_ref(self);
+                        // SAFETY: as for an exchange.
+                        postpone(until, move || _ = perform(&unsafe { &*this }.inner(), order));
+                        return self.read_latest(load_part(order));
+                    }
                     Some(change) => panic!("no {change:?} of a read-modify-write"),
                 };
                 let value = perform(&self.inner(), order);
@@ -561,7 +568,7 @@ macro_rules! integer {
 
             #[track_caller]
             pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.modify(order, Location::caller(), |_| value, |inner, order| inner.swap(value, order))
+                self.modify(order, Location::caller(), |_| value, move |inner, order| inner.swap(value, order))
             }
 
             #[track_caller]
@@ -571,7 +578,7 @@ macro_rules! integer {
                     order,
                     location,
                     |old| old.wrapping_add(value),
-                    |inner, order| inner.fetch_add(value, order),
+                    move |inner, order| inner.fetch_add(value, order),
                 )
             }
 
@@ -582,18 +589,28 @@ macro_rules! integer {
                     order,
                     location,
                     |old| old.wrapping_sub(value),
-                    |inner, order| inner.fetch_sub(value, order),
+                    move |inner, order| inner.fetch_sub(value, order),
                 )
             }
 
             #[track_caller]
             pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.modify(order, Location::caller(), |old| old | value, |inner, order| inner.fetch_or(value, order))
+                self.modify(
+                    order,
+                    Location::caller(),
+                    |old| old | value,
+                    move |inner, order| inner.fetch_or(value, order),
+                )
             }
 
             #[track_caller]
             pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
-                self.modify(order, Location::caller(), |old| old & value, |inner, order| inner.fetch_and(value, order))
+                self.modify(
+                    order,
+                    Location::caller(),
+                    |old| old & value,
+                    move |inner, order| inner.fetch_and(value, order),
+                )
             }
 
             #[track_caller]

@@ -15,9 +15,9 @@ use super::ordinal::Ordinal;
 use crate::sync::size::MAILBOX_SEGMENT;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, epoch::Guard};
 use crossbeam_utils::CachePadded;
-use std::ptr;
 /// Not from `sync`: what is done with threads does not depend on these, so a model need not explore them.
 use std::sync::atomic::{AtomicBool, AtomicU64 as Count};
+use std::{iter, ptr};
 
 #[derive(Debug)]
 struct Segment {
@@ -77,6 +77,8 @@ impl Tail {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     tails: Box<[CachePadded<Tail>]>,
+    /// The stripes that anybody has pushed to so far, or is about to, one bit each: the consumer looks at no others.
+    used: AtomicU64,
     /// The segment of each stripe that the consumer reads; only the consumer moves it on.
     heads: Box<[AtomicPtr<Segment>]>,
     /// The consumer's end was handed out: two would free each segment twice.
@@ -102,8 +104,10 @@ unsafe impl Send for Consumer {}
 
 impl Mailbox {
     pub(crate) fn new(stripe_count: usize) -> Self {
+        assert!(stripe_count <= u64::BITS as usize, "there is a bit for each stripe");
         Self {
             tails: (0..stripe_count).map(|_| CachePadded::default()).collect(),
+            used: AtomicU64::new(0),
             heads: (0..stripe_count).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             has_consumer: AtomicBool::new(false),
             drained: CachePadded::default(),
@@ -150,6 +154,10 @@ impl Mailbox {
     /// Allocates the first segment of a stripe, or takes another thread's.
     #[cold]
     fn first_segment(&self, stripe: usize) -> *mut Segment {
+        // Before the first push, since `is_drained` must not miss it. Relaxed: what makes that see a push are the
+        // fences in `Alarm`, and this comes before the pusher's fence: it is the pusher's own step, or that of the
+        // thread whose segment the pusher has acquired, through the tail.
+        self.used.fetch_or(1 << stripe, Ordering::Relaxed);
         let segment = install(&self.heads[stripe], 0);
         // Release: publishes the segment to the Acquire load in `push`.
         // Acquire on failure: the tail is set, perhaps to a later segment already, which we have not acquired yet.
@@ -164,10 +172,22 @@ impl Mailbox {
         }
     }
 
+    /// The stripes that the consumer has to look at, in order.
+    fn used(&self) -> impl Iterator<Item = usize> {
+        // Relaxed: see `first_segment`.
+        let mut left = self.used.load(Ordering::Relaxed);
+        iter::from_fn(move || {
+            let stripe = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (stripe < u64::BITS).then_some(stripe as usize)
+        })
+    }
+
     /// Hands the waiting hints to `take`, up to `limit` from each stripe: producers may be faster than the worker.
     pub(crate) fn drain(&self, consumer: &mut Consumer, limit: usize, guard: &Guard, mut take: impl FnMut(Hint)) {
         let mut count = 0;
-        for (stripe, position) in consumer.positions.iter_mut().enumerate() {
+        for stripe in self.used() {
+            let position = &mut consumer.positions[stripe];
             if position.segment.is_null() {
                 // Acquire: pairs with the Release in `install`.
                 position.segment = self.heads[stripe].load(Ordering::Acquire);
@@ -240,15 +260,16 @@ impl Mailbox {
 
     /// True if the consumer has nothing to drain.
     pub(crate) fn is_drained(&self, consumer: &Consumer) -> bool {
-        consumer.positions.iter().zip(&self.heads).all(|(position, head)| {
+        self.used().all(|stripe| {
+            let Position { segment, slot } = consumer.positions[stripe];
             // Acquire: as in `drain`.
-            let segment = if position.segment.is_null() { head.load(Ordering::Acquire) } else { position.segment };
+            let segment = if segment.is_null() { self.heads[stripe].load(Ordering::Acquire) } else { segment };
             if segment.is_null() {
                 return true;
             }
             // SAFETY: as in `next`.
             let segment = unsafe { &*segment };
-            match segment.slots.get(position.slot) {
+            match segment.slots.get(slot) {
                 // Relaxed here and below: nothing is read through it; `drain` acquires.
                 Some(slot) => slot.load(Ordering::Relaxed) == 0,
                 None => segment.next.load(Ordering::Relaxed).is_null(),
