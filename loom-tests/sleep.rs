@@ -30,6 +30,7 @@ fn sleep_until(worker: &mut Worker, world: &World, until: Option<u64>, found: im
     let mut slept = false;
     loop {
         let ticket = alarm.ticket();
+        alarm.get_up();
         worker.turn(0);
         if found(worker) {
             return slept;

@@ -138,7 +138,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// of several shards; and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for
     /// slow callbacks. By default that makes three threads per core, plus one or two. All sleep while nothing is due.
     ///
-    /// While little is due, but often, one worker's thread does the others' work as well, so that they need not be
+    /// While one thread can do it all, one worker's thread does the others' work as well, so that they need not be
     /// woken each time. (Not with [`Executor::Inline`] or [`Executor::Custom`], nor for the shards of a scheduler whose
     /// first shard has nothing due.) Even so, fewer shards take less processor time while fewer than some hundred
     /// thousand timers fire per second, and most calls are as fast: on sixteen cores, one shard takes half of what
@@ -280,7 +280,7 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// | thread | runs |
     /// |---|---|
-    /// | `shardwheel-0` | the first shard's worker, and while little is due those of others |
+    /// | `shardwheel-0` | the first shard's worker, and others' while one thread can do it |
     /// | `shardwheel-grow` | the work ahead while shards grow |
     /// | `shardwheel-cb0` | the first shard's callbacks, without an [`executor`](Self::executor) |
     /// | `shardwheel-lane` | callbacks of several shards, without an executor |

@@ -1,10 +1,10 @@
 //! The workers' threads: what they do while they are awake, and which of them gets up for whom.
 //!
 //! Each shard's worker has a thread of its own, pinned if possible. But to wake a thread takes longer than to fire a
-//! few timers. So while there is little to do, but often, the first of these threads is the lookout (`lookout.rs`): it
-//! gets up for all shards, takes their workers' steps one after the other, and then wakes one thread for all callbacks
-//! (if the pool is our own). The other threads sleep on. They get up if a caller wakes them; if the lookout finds that
-//! there is too much to do; and now and then, in case that it is not there.
+//! few dozen timers. So while there is something to do often, and one thread can do it all, the first of these threads
+//! is the lookout (`lookout.rs`): it gets up for all shards, takes their workers' steps one after the other, and then
+//! wakes one thread for all callbacks (if the pool is our own). The other threads sleep on. They get up if a caller
+//! wakes them; if the lookout finds that there is too much to do; and now and then, in case that it is not there.
 
 use crate::clock::Nanos;
 use crate::lane::Lane;
@@ -27,17 +27,20 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 /// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 1 gets up this long after its shard was to be seen to, that of
-/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain. If the lookout should have got up
-/// `MISSING` ago or earlier, the thread wakes those whose shards are due by now, and none relies on it.
+/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
+/// should have got up `MISSING` ago or earlier, the thread wakes those whose shards are due by now, and none relies on
+/// it.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(5);
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped.
 const LATE: Duration = Duration::from_millis(2);
-/// It also resigns if it has more than twice as many hints to look at, on average, each time that it gets up. A shard
-/// that it gives back counts for as many more. It begins again after `Duty::calm` turns in a row, each in time, in
-/// which its own shard has had so few that all would have had no more than this many.
-const LIGHT: usize = 256;
+/// It also resigns if it has more than twice as many hints to look at, on average, each time that it gets up: a thread
+/// for each shard is quicker then. It begins again after `Duty::calm` turns in a row, each in time, in which its own
+/// shard has had so few that all would have had no more than this many.
+const LIGHT: usize = 2048;
+/// What a shard that it gives back counts for: waking that shard's thread costs as much as so many looks.
+const GIVEN_BACK: usize = 512;
 /// The first and the greatest number of such turns. It doubles if the lookout resigns before it has had `PROVEN` turns.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
@@ -45,12 +48,12 @@ const PROVEN: u32 = 256;
 /// The weight of what there was before, in the mean number of hints; that of the latest number is 1.
 const PAST: usize = 7;
 /// After this time the lookout leaves the other shards that are due to their own threads.
-const ROUND_MAX: Duration = Duration::from_micros(100);
+const ROUND_MAX: Duration = Duration::from_micros(300);
 /// What has to be seen to so soon, and within an eighth of a tick, is seen to at once. Mostly these are batches that
 /// may need help shortly after the next tick; as a rule they have been run by then, and need not be looked at again.
 const SOON: Duration = Duration::from_micros(100);
 /// If a worker goes on so often in a row, that is too much for the lookout.
-const TRIES: u32 = 4;
+const TRIES: u32 = 8;
 /// How long the lookout sleeps while the thread of a shard that is due is about to see to it, or to rely on the
 /// lookout.
 const NAP: Duration = Duration::from_micros(20);
@@ -82,6 +85,14 @@ enum Then {
     Pauses,
 }
 
+/// A thread's last sleep, from which it has just got up.
+struct Slept {
+    /// Until then, at most.
+    until: Nanos,
+    /// It was notified meanwhile.
+    is_called: bool,
+}
+
 /// What the thread that may be the lookout keeps.
 struct Duty {
     is_on: bool,
@@ -93,7 +104,7 @@ struct Duty {
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
-    /// How often in a row its own worker has gone on.
+    /// How often in a row its own worker has gone on with something urgent.
     goings_on: u32,
 }
 
@@ -140,15 +151,17 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     pub(crate) fn live(&self, number: usize) {
         let core = &*self.core;
         let mut duty = Duty::new(number == 0 && self.lookout.is_some());
-        let mut until = None;
+        // With which ticket it has slept, and until when.
+        let mut sleep: Option<(u32, Nanos)> = None;
         loop {
             let ticket = core.shards[number].alarm.ticket();
             if core.is_closed() {
                 *lock(&self.workers[number]) = None;
                 return;
             }
-            until = self.turn(number, &mut duty, until);
-            if let Some(until) = until {
+            let slept = sleep.map(|(before, until)| Slept { until, is_called: ticket != before });
+            sleep = self.turn(number, &mut duty, slept).map(|until| (ticket, until));
+            if let Some((_, until)) = sleep {
                 core.shards[number].alarm.sleep(ticket, Some(until.since(core.clock.now())));
                 // Relaxed, a load and a store: only this thread writes the figure.
                 let wake_ups = &self.report(number).wake_ups;
@@ -157,21 +170,25 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
     }
 
-    /// What a thread does that is up, and was to sleep until `slept_until` if it has slept. Returns until when it may
-    /// sleep, if it may.
-    fn turn(&self, number: usize, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
+    /// What a thread does that is up, perhaps from a sleep. Returns until when it may sleep, if it may.
+    fn turn(&self, number: usize, duty: &mut Duty, slept: Option<Slept>) -> Option<Nanos> {
         match &self.lookout {
             None => {
                 let then = self.act_alone(own(&mut lock(&self.workers[number])));
                 self.go_on(number, then)
             }
-            Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept_until),
-            Some(lookout) => self.turn_of_others(lookout, number),
+            Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept),
+            Some(lookout) => self.turn_of_others(lookout, number, slept),
         }
     }
 
     /// The turn of a thread that may rely on the lookout.
-    fn turn_of_others(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
+    fn turn_of_others(&self, lookout: &Lookout, number: usize, slept: Option<Slept>) -> Option<Nanos> {
+        if slept.is_some_and(|slept| !slept.is_called)
+            && let Some(until) = self.still_relies(lookout, number)
+        {
+            return Some(until);
+        }
         lookout.get_up(number);
         self.look_for(lookout);
         let mut worker = lock(&self.workers[number]);
@@ -188,8 +205,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// The turn of the thread that may be the lookout.
-    fn turn_on_duty(&self, lookout: &Lookout, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
-        if slept_until.is_some_and(|until| self.is_late(until)) && !self.resign_if(lookout, duty, true) {
+    fn turn_on_duty(&self, lookout: &Lookout, duty: &mut Duty, slept: Option<Slept>) -> Option<Nanos> {
+        if slept.is_some_and(|slept| self.is_late(slept.until)) && !self.resign_if(lookout, duty, true) {
             duty.turns = 0;
         }
         let then = self.act_on_duty(own(&mut lock(&self.workers[0])), duty);
@@ -197,7 +214,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return self.look_out(lookout, duty, due);
         }
         self.announce(duty);
-        duty.goings_on += u32::from(duty.is_on);
+        if then != Then::Yields {
+            duty.goings_on += u32::from(duty.is_on);
+        } else if duty.is_on {
+            // The others do not wait until all of that is done.
+            self.see_to_all(lookout, duty);
+        }
         self.resign_if(lookout, duty, then == Then::Pauses || duty.goings_on == TRIES);
         self.go_on(0, then)
     }
@@ -286,7 +308,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn rely(&self, lookout: &Lookout, number: usize, due: Nanos) -> Nanos {
         let now = self.core.clock.now();
         let relies = due <= now.plus(NEAR) && lookout.rely(number, due.0, now.minus(MISSING).0);
-        if relies { due.plus(GRACE_MAX.min(GRACE * number as u32)) } else { due }
+        if relies { due.plus(grace(number)) } else { due }
+    }
+
+    /// For a thread that has slept without being called: until when it may sleep on, if it relies on the lookout, and
+    /// that was there and has seen to the shard. (Mostly so; and then the thread touches nothing else.)
+    fn still_relies(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
+        let now = self.core.clock.now();
+        let due = lookout.due(number).map(Nanos).filter(|&due| due > now)?;
+        (!lookout.is_missing(now.minus(MISSING).0)).then(|| due.plus(grace(number)))
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due.
@@ -308,13 +338,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             duty.begin();
         }
         self.see_to_all(lookout, duty);
-        duty.turns = duty.turns.saturating_add(1);
-        duty.goings_on = 0;
-        duty.load = duty.load * PAST / (PAST + 1) + mem::take(&mut duty.looks);
         let next = Nanos(lookout.next());
         let until = next.min(due);
         // It is late, too, if it was stopped since it got up.
-        if self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1) || self.is_late(until)) {
+        self.resign_if(lookout, duty, self.is_late(until));
+        if !duty.is_on {
             return Some(due);
         }
         let now = self.core.clock.now();
@@ -331,6 +359,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// Sees to the shards that are due and whose threads rely on the lookout, and wakes a thread for the callbacks.
+    /// Resigns if there is too much to do.
     fn see_to_all(&self, lookout: &Lookout, duty: &mut Duty) {
         let clock = &self.core.clock;
         let begun = clock.now();
@@ -340,10 +369,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
                 // What was gathered must not wait until all are woken that have to get up.
                 self.announce(duty);
                 self.core.shards[number].alarm.interrupt();
-                duty.looks += LIGHT;
+                duty.looks += GIVEN_BACK;
             }
         }
         self.announce(duty);
+        duty.turns = duty.turns.saturating_add(1);
+        duty.goings_on = 0;
+        duty.load = duty.load * PAST / (PAST + 1) + mem::take(&mut duty.looks);
+        self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1));
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
@@ -372,6 +405,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         lookout.get_up(number);
         false
     }
+}
+
+/// How much longer than necessary the thread of a shard sleeps if it relies on the lookout.
+fn grace(number: usize) -> Duration {
+    GRACE_MAX.min(GRACE * number as u32)
 }
 
 fn own<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Option<Worker<K, V>>) -> &mut Worker<K, V> {

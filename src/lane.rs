@@ -3,8 +3,7 @@
 //! Each shard has a thread for its callbacks (`callback_thread.rs`). Waking it costs as much as many quick callbacks,
 //! and takes as long; where several shards have a few timers per tick, it is most of what those cost. So batches that
 //! the lookout gathers (`crew.rs`) are left here, each shard's in a slot, for one thread, as long as that thread should
-//! be done with what it has sooner than another one would have begun ([`LOAD_MAX`]). The estimate is what callbacks
-//! have taken lately. Of batches from several workers' threads that come at about the same time ([`COMPANY`]), the
+//! be done soon with what it has ([`LOAD_MAX`]). The estimate is what callbacks have taken lately. Of batches from several workers' threads that come at about the same time ([`COMPANY`]), the
 //! first few go to their shards' own threads ([`CROWD`]), the rest is left here.
 //!
 //! The estimate may be wrong: the thread may be stuck in a slow callback. Then no shard leaves anything more here, and
@@ -25,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Nothing more is left here if what the thread has should take this long in all, or if its current errand has taken
 /// this long.
-const LOAD_MAX: Duration = Duration::from_micros(100);
+const LOAD_MAX: Duration = Duration::from_micros(300);
 /// Batches come at about the same time if each comes within this time after the one before.
 const COMPANY: Duration = Duration::from_micros(100);
 /// The first batch, of those at about the same time, that is left here. With fewer, waking this thread would replace

@@ -61,6 +61,11 @@ impl Lookout {
         self.due[shard_number].store(due, Relaxed);
     }
 
+    /// When a shard has to be seen to by the lookout; `None` if its thread does not rely on that.
+    pub(crate) fn due(&self, shard_number: usize) -> Option<u64> {
+        Some(self.due[shard_number].load(Relaxed)).filter(|&due| due != NEVER)
+    }
+
     pub(crate) fn is_due(&self, shard_number: usize, time: u64) -> bool {
         self.due[shard_number].load(Relaxed) <= time
     }

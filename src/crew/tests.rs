@@ -108,6 +108,7 @@ fn the_lookout_gets_up_for_shards_that_are_due_soon() {
     crew.set_clock(3 * TICK);
     assert!(crew.rests(0, &mut duty) > after(PATIENCE), "the rest is for the others");
     assert_eq!(([0, 1, 2].map(|number| crew.fired(number)), crew.tickets()), ([1, 1, 0], tickets));
+    assert_eq!(duty.turns, 3);
 }
 
 #[test]
@@ -123,21 +124,24 @@ fn a_thread_relies_on_no_lookout_that_may_come_too_late() {
 
 #[test]
 fn a_lookout_with_too_much_to_do_leaves_it_to_the_others() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&timers, &crew);
     let mut rounds = 0;
     while duty.is_on {
         rounds += 1;
         assert!(rounds < 10, "it does not resign");
         start(&timers, 0, 1, TICK);
-        start(&timers, 1, 6 * LIGHT, TICK);
         assert_eq!(crew.rests(0, &mut duty), after(rounds * TICK));
-        assert_eq!(crew.rests(1, &mut off()), after(rounds * TICK + GRACE));
+        for number in 1..3 {
+            start(&timers, number, 3 * LIGHT, TICK);
+            assert_eq!(crew.rests(number, &mut off()), after(rounds * TICK + number as u32 * GRACE));
+        }
         let before = crew.tickets();
         crew.set_clock(rounds * TICK);
         crew.rests(0, &mut duty);
-        assert_eq!(crew.fired(1) as u32, 6 * LIGHT as u32 * rounds);
-        assert_eq!(before[1] != crew.tickets()[1], !duty.is_on, "the other thread is told");
+        assert_eq!([1, 2].map(|number| crew.fired(number) as u32), [3 * LIGHT as u32 * rounds; 2]);
+        let told = [1, 2].map(|number| before[number] != crew.tickets()[number]);
+        assert_eq!(told, [!duty.is_on; 2], "the other threads are told");
     }
     assert!(rounds > 1, "one round does not count for much");
     let next = (rounds + 1) * TICK;
@@ -179,22 +183,38 @@ fn a_lookout_whose_own_shard_is_never_done_resigns() {
 }
 
 #[test]
+fn a_lookout_with_upkeep_of_its_own_sees_to_the_others_meanwhile() {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let many = || keys(&timers, 0).skip(1).take(20_000);
+    many().for_each(|key| assert!(timers.schedule(key, PATIENCE).is_ok()));
+    let mut duty = on_duty(&timers, &crew);
+    start(&timers, 1, 1, TICK);
+    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    many().for_each(|key| assert!(timers.cancel(&key).is_some()));
+    crew.set_clock(TICK);
+    assert_eq!(crew.turn(0, &mut duty, None), None, "it sweeps what is stale");
+    assert!(duty.is_on && crew.fired(1) == 1);
+    crew.rests(0, &mut duty);
+    assert!(duty.is_on, "that is nothing urgent");
+}
+
+#[test]
 fn a_lookout_that_gets_up_late_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&timers, &crew);
-    let slept_until = Some(after(TICK));
+    let slept = || Some(Slept { until: after(TICK), is_called: false });
     assert_resigns(&timers, &crew, &mut duty, |duty| {
         crew.set_clock(TICK + LATE);
-        crew.turn(0, duty, slept_until);
+        crew.turn(0, duty, slept());
         assert!(duty.is_on, "a little late is what it is always");
         start(&timers, 1, 1, TICK);
         assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + LATE));
         crew.set_clock(TICK + LATE + Duration::from_nanos(1));
-        crew.turn(0, duty, slept_until);
+        crew.turn(0, duty, slept());
     });
     (0..3).for_each(|_| _ = crew.rests(0, &mut duty));
     assert!(duty.turns > 3);
-    crew.turn(0, &mut duty, slept_until);
+    crew.turn(0, &mut duty, slept());
     assert_eq!(duty.turns, 1, "that was no calm turn, but one more has begun");
 }
 
@@ -213,19 +233,27 @@ fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
     assert!(!duty.is_on);
 }
 
-#[test]
-fn a_lookout_whose_own_shard_has_too_much_at_a_time_resigns() {
+/// How many rounds it takes until the lookout has resigned: so many hints are due in each, of its own shard and of
+/// another.
+fn rounds_with(own: usize, others: usize) -> usize {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&timers, &crew);
-    let rounds = (1..10).take_while(|&round| {
-        // It takes three turns to look at them.
-        start(&timers, 0, 3000, TICK);
+    let stays = |&round: &u32| {
+        start(&timers, 0, own, TICK);
         crew.rests(0, &mut duty);
+        start(&timers, 1, others, TICK);
+        crew.rests(1, &mut off());
         crew.set_clock(round * TICK);
         crew.rests(0, &mut duty);
         duty.is_on
-    });
-    assert!((1..5).contains(&rounds.count()));
+    };
+    1 + (1..20).take_while(stays).count()
+}
+
+#[test]
+fn a_lookout_resigns_if_its_own_shard_and_the_others_have_too_much_together() {
+    assert_eq!([(3 * LIGHT, 1), (1, 2 * LIGHT)].map(|(own, others)| rounds_with(own, others)), [20; 2]);
+    assert!((2..10).contains(&rounds_with(3 * LIGHT, 2 * LIGHT)));
 }
 
 #[test]
@@ -238,6 +266,32 @@ fn a_lookout_whose_executor_does_not_keep_up_resigns() {
         crew.report(0).waiting.store(1 << 20, Relaxed);
         assert_eq!(crew.turn(0, duty, None), None);
     });
+}
+
+#[test]
+fn a_lookout_that_keeps_giving_shards_back_resigns() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
+    let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
+    let (timers, crew) = crew_of(24, Clock::manual(TICK, Tick(0)), Executor::Rayon(Arc::new(pool)), callback, |_| None);
+    let mut duty = on_duty(&timers, &crew);
+    let keep_up = |do_they: bool| {
+        let waiting = if do_they { 0 } else { 1 << 20 };
+        (1..24).for_each(|number| crew.report(number).waiting.store(waiting, Relaxed));
+    };
+    let rounds = (1..20).take_while(|&round| {
+        start(&timers, 0, 1, TICK);
+        crew.rests(0, &mut duty);
+        keep_up(true);
+        for number in 1..24 {
+            start(&timers, number, 1, TICK);
+            crew.rests(number, &mut off());
+        }
+        keep_up(false);
+        crew.set_clock(round * TICK);
+        crew.rests(0, &mut duty);
+        duty.is_on
+    });
+    assert!((1..10).contains(&rounds.count()));
 }
 
 #[test]
@@ -327,6 +381,37 @@ fn a_lookout_that_does_not_come_is_missed() {
     assert_eq!(crew.fired(1), 2);
 }
 
+/// Whether a thread that gets up at `now` sleeps on, although a caller has just brought a nearer deadline. The lookout has
+/// seen to its shard once, so that this is due after 14 ticks, and means to sleep for `lookouts` ticks.
+fn sleeps_on(lookouts: u32, now: Duration, is_called: bool) -> bool {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&timers, &crew);
+    let start = |key: usize, delay| {
+        let key = keys(&timers, 1).nth(key).expect("there are such keys");
+        assert!(timers.schedule(key, delay).is_ok());
+    };
+    start(0, TICK);
+    start(1, 14 * TICK);
+    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    assert!(timers.schedule(keys(&timers, 0).next().expect("there are such keys"), lookouts * TICK).is_ok());
+    crew.set_clock(TICK);
+    assert_eq!(crew.rests(0, &mut duty), after(lookouts * TICK));
+    crew.set_clock(now);
+    start(2, TICK);
+    let until = crew.turn(1, &mut off(), Some(Slept { until: after(now), is_called }));
+    let has_acted = crew.lookout.as_ref().expect("there are two shards").due(1) != Some(after(14 * TICK).0);
+    assert!(has_acted || until == Some(after(14 * TICK + GRACE)));
+    !has_acted
+}
+
+#[test]
+fn a_thread_that_gets_up_in_vain_sleeps_on() {
+    assert!(sleeps_on(14, TICK + GRACE, false));
+    assert!(!sleeps_on(14, TICK + GRACE, true), "it was called");
+    assert!(!sleeps_on(14, 14 * TICK, false), "the lookout has not seen to the shard");
+    assert!(!sleeps_on(5, TICK + GRACE, false), "the lookout is missing");
+}
+
 #[test]
 fn there_is_no_lookout_for_one_shard_or_for_workers_that_run_user_code() {
     let (_timers, single) = crew(1, Clock::manual(TICK, Tick(0)));
@@ -378,41 +463,64 @@ fn one_thread_runs_what_the_lookout_gathers() {
     assert_eq!(names.recv_timeout(PATIENCE).as_deref(), Ok("own"), "it gathers nothing");
 }
 
+/// Runs `test` beside the threads of the crew.
+fn with_threads(shard_count: usize, test: impl FnOnce(&Timers, &Crew<u64, ()>)) {
+    let (timers, crew) = crew(shard_count, Clock::system(TICK, Tick(0)));
+    let crew = &crew;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..shard_count).map(|number| scope.spawn(move || crew.live(number))).collect();
+        let result = catch_unwind(AssertUnwindSafe(|| test(&timers, crew)));
+        // Otherwise the threads would never end.
+        timers.close(crate::Close::Discard);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        result.unwrap_or_else(|failure| resume_unwind(failure));
+    });
+}
+
+fn fires(timers: &Timers, key: u64) {
+    let begin = Instant::now();
+    while timers.contains(&key) {
+        assert!(begin.elapsed() < PATIENCE, "nobody sees to the shard");
+        thread::sleep(TICK / 10);
+    }
+}
+
 /// The first thread stands still in the middle of its work, while the others rely on it. Several times, since a slow
 /// machine may let them not rely on it.
 #[test]
 fn the_others_go_on_without_the_lookout() {
-    (0..5).for_each(|_| go_on_without_the_lookout());
+    let go_on = |timers: &Timers, crew: &Crew<u64, ()>| {
+        let key = |number| keys(timers, number).next().expect("there are such keys");
+        let start = |number, ticks| {
+            assert!(timers.schedule(key(number), ticks * TICK).is_ok());
+            thread::sleep(TICK);
+        };
+        start(0, 10);
+        (1..3).for_each(|number| start(number, 15));
+        let lookout = lock(&crew.workers[0]);
+        (1..3).for_each(|number| fires(timers, key(number)));
+        drop(lookout);
+        fires(timers, key(0));
+    };
+    (0..5).for_each(|_| with_threads(3, go_on));
 }
 
-fn go_on_without_the_lookout() {
-    let (timers, crew) = crew(3, Clock::system(TICK, Tick(0)));
-    let crew = &crew;
-    let key = |number| keys(&timers, number).next().expect("there are such keys");
-    let start = |number, ticks| {
-        assert!(timers.schedule(key(number), ticks * TICK).is_ok());
-        thread::sleep(TICK);
-    };
-    let fires = |number| {
-        let begin = Instant::now();
-        while timers.contains(&key(number)) {
-            assert!(begin.elapsed() < PATIENCE, "nobody sees to the shard");
+/// Not only when the lookout sees to the shard, as it means to. A slow machine may take until then.
+#[test]
+fn a_thread_that_relies_on_the_lookout_gets_up_when_a_caller_calls_it() {
+    with_threads(2, |timers, _| {
+        let others = || keys(timers, 1);
+        let (later, sooner) = (others().next().expect("there is one"), others().nth(1).expect("there is another"));
+        let is_called = || {
+            start(timers, 0, 1, 10 * TICK);
+            assert!(timers.schedule(later, 15 * TICK).is_ok());
             thread::sleep(TICK);
-        }
-    };
-    thread::scope(|scope| {
-        let threads = [0, 1, 2].map(|number| scope.spawn(move || crew.live(number)));
-        let all_fire = catch_unwind(AssertUnwindSafe(|| {
-            start(0, 10);
-            (1..3).for_each(|number| start(number, 15));
-            let lookout = lock(&crew.workers[0]);
-            (1..3).for_each(fires);
-            drop(lookout);
-            fires(0);
-        }));
-        // Otherwise the threads would never end.
-        timers.close(crate::Close::Discard);
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        all_fire.unwrap_or_else(|failure| resume_unwind(failure));
+            assert!(timers.schedule(sooner, TICK).is_ok());
+            fires(timers, sooner);
+            let is_called = timers.contains(&later);
+            fires(timers, later);
+            is_called
+        };
+        assert!((0..200).filter(|_| is_called()).take(5).count() == 5);
     });
 }

@@ -96,10 +96,9 @@ impl Alarm {
     }
 
     /// Step 5. `timeout` is the time until the deadline that was published, or less; or more, if another thread will
-    /// have acted as the worker by then.
+    /// have acted as the worker by then. Afterwards the worker still counts as asleep.
     pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>) {
         self.event.wait(ticket, timeout);
-        self.get_up();
     }
 
     /// For the worker, or for who acts as the worker: from here on it is awake.
