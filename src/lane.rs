@@ -3,8 +3,9 @@
 //! Each shard has a thread for its callbacks (`callback_thread.rs`). Waking it costs as much as many quick callbacks,
 //! and takes as long; where several shards have a few timers per tick, it is most of what those cost. So batches that
 //! the lookout gathers (`crew.rs`) are left here, each shard's in a slot, for one thread, as long as that thread should
-//! be done soon with what it has ([`LOAD_MAX`]). The estimate is what callbacks have taken lately. Of batches from several workers' threads that come at about the same time ([`COMPANY`]), the
-//! first few go to their shards' own threads ([`CROWD`]), the rest is left here.
+//! be done soon with what it has ([`LOAD_MAX`]). The estimate is what callbacks have taken lately. Of batches from
+//! several workers' threads that come at about the same time ([`COMPANY`]), the first few go to their shards' own
+//! threads ([`CROWD`]), the rest is left here.
 //!
 //! The estimate may be wrong: the thread may be stuck in a slow callback. Then no shard leaves anything more here, and
 //! a shard that has left something takes it back after a while. So a shard's callbacks depend on another shard's only

@@ -381,8 +381,8 @@ fn a_lookout_that_does_not_come_is_missed() {
     assert_eq!(crew.fired(1), 2);
 }
 
-/// Whether a thread that gets up at `now` sleeps on, although a caller has just brought a nearer deadline. The lookout has
-/// seen to its shard once, so that this is due after 14 ticks, and means to sleep for `lookouts` ticks.
+/// Whether a thread that gets up at `now` sleeps on, although a caller has just brought a nearer deadline. The lookout
+/// has seen to its shard once, so that this is due after 14 ticks, and means to sleep for `lookouts` ticks.
 fn sleeps_on(lookouts: u32, now: Duration, is_called: bool) -> bool {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&timers, &crew);
