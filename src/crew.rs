@@ -52,7 +52,7 @@ const ROUND_MAX: Duration = Duration::from_micros(300);
 /// What has to be seen to so soon, and within an eighth of a tick, is seen to at once. Mostly these are batches that
 /// may need help shortly after the next tick; as a rule they have been run by then, and need not be looked at again.
 const SOON: Duration = Duration::from_micros(100);
-/// If a worker goes on so often in a row, that is too much for the lookout.
+/// If another worker goes on so often in a row, that is too much for the lookout.
 const TRIES: u32 = 8;
 /// How long the lookout sleeps while the thread of a shard that is due is about to see to it, or to rely on the
 /// lookout.
@@ -104,8 +104,6 @@ struct Duty {
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
-    /// How often in a row its own worker has gone on with something urgent.
-    goings_on: u32,
 }
 
 /// One round of the lookout.
@@ -118,7 +116,7 @@ struct Round {
 
 impl Duty {
     fn new(is_on: bool) -> Self {
-        Self { is_on, turns: 0, calm: CALM, looks: 0, load: 0, goings_on: 0 }
+        Self { is_on, turns: 0, calm: CALM, looks: 0, load: 0 }
     }
 
     fn begin(&mut self) {
@@ -128,6 +126,10 @@ impl Duty {
     fn end(&mut self) {
         let calm = if self.turns < PROVEN { CALM_MAX.min(2 * self.calm) } else { CALM };
         *self = Self { calm, ..Self::new(false) };
+    }
+
+    fn load_with_looks(&self) -> usize {
+        self.load * PAST / (PAST + 1) + self.looks
     }
 }
 
@@ -214,13 +216,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return self.look_out(lookout, duty, due);
         }
         self.announce(duty);
-        if then != Then::Yields {
-            duty.goings_on += u32::from(duty.is_on);
-        } else if duty.is_on {
-            // The others do not wait until all of that is done.
+        let is_too_much = then == Then::Pauses || self.is_late(Nanos(lookout.next()));
+        if duty.is_on && !self.resign_if(lookout, duty, is_too_much) {
+            // The others do not wait until its own worker comes to rest.
             self.see_to_all(lookout, duty);
         }
-        self.resign_if(lookout, duty, then == Then::Pauses || duty.goings_on == TRIES);
         self.go_on(0, then)
     }
 
@@ -337,7 +337,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             }
             duty.begin();
         }
+        duty.turns = duty.turns.saturating_add(1);
         self.see_to_all(lookout, duty);
+        duty.load = duty.load_with_looks();
+        duty.looks = 0;
         let next = Nanos(lookout.next());
         let until = next.min(due);
         // It is late, too, if it was stopped since it got up.
@@ -373,10 +376,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             }
         }
         self.announce(duty);
-        duty.turns = duty.turns.saturating_add(1);
-        duty.goings_on = 0;
-        duty.load = duty.load * PAST / (PAST + 1) + mem::take(&mut duty.looks);
-        self.resign_if(lookout, duty, duty.load > 2 * LIGHT * (PAST + 1));
+        self.resign_if(lookout, duty, duty.load_with_looks() > 2 * LIGHT * (PAST + 1));
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
