@@ -35,12 +35,12 @@ const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(5);
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped.
 const LATE: Duration = Duration::from_millis(2);
-/// It also resigns if it has more than twice as many hints to look at, on average, each time that it gets up: a thread
-/// for each shard is quicker then. It begins again after `Duty::calm` turns in a row, each in time, in which its own
-/// shard has had so few that all would have had no more than this many.
-const LIGHT: usize = 2048;
+/// It also resigns if it has more than twice as many hints to look at, for each shard that there is, on average, each
+/// time that it gets up: with that many, a thread for each shard saves little and is later. It begins again after
+/// `Duty::calm` turns in a row, each in time, in which its own shard has had no more than this many.
+const LIGHT: usize = 128;
 /// What a shard that it gives back counts for: waking that shard's thread costs as much as so many looks.
-const GIVEN_BACK: usize = 512;
+const GIVEN_BACK: usize = 4 * LIGHT;
 /// The first and the greatest number of such turns. It doubles if the lookout resigns before it has had `PROVEN` turns.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
@@ -211,9 +211,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         if slept.is_some_and(|slept| self.is_late(slept.until)) && !self.resign_if(lookout, duty, true) {
             duty.turns = 0;
         }
+        let looks = duty.looks;
         let then = self.act_on_duty(own(&mut lock(&self.workers[0])), duty);
-        if let Then::Rests(due) = then {
-            return self.look_out(lookout, duty, due);
+        match then {
+            Then::Rests(due) => return self.look_out(lookout, duty, due),
+            // What is not urgent holds up nobody.
+            Then::Yields => duty.looks = looks,
+            Then::GoesOn | Then::Pauses => {}
         }
         self.announce(duty);
         let is_too_much = then == Then::Pauses || self.is_late(Nanos(lookout.next()));
@@ -330,8 +334,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// For the first thread, whose worker rests until `due`: until when the thread may sleep, if it may.
     fn look_out(&self, lookout: &Lookout, duty: &mut Duty, due: Nanos) -> Option<Nanos> {
         if !duty.is_on {
-            let all_looks = mem::take(&mut duty.looks).saturating_mul(self.workers.len());
-            duty.turns = if all_looks <= LIGHT { duty.turns + 1 } else { 0 };
+            duty.turns = if mem::take(&mut duty.looks) <= LIGHT { duty.turns + 1 } else { 0 };
             if duty.turns < duty.calm {
                 return Some(due);
             }
@@ -376,7 +379,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             }
         }
         self.announce(duty);
-        self.resign_if(lookout, duty, duty.load_with_looks() > 2 * LIGHT * (PAST + 1));
+        let most = 2 * LIGHT * self.workers.len();
+        self.resign_if(lookout, duty, duty.load_with_looks() > most * (PAST + 1));
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
