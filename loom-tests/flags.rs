@@ -467,6 +467,19 @@ fn relying() {
     outcome(if sleeps { "sleeps" } else { "does not sleep" });
 }
 
+/// The same; but before, there was no lookout, or one that is up and about to sleep.
+fn relying_on_one_that_is_up() {
+    let lookout = Arc::new(Lookout::new(2));
+    let relying = Arc::clone(&lookout);
+    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    lookout.stay_up(3);
+    let sleeps = lookout.lie_down(10);
+    let relies = thread.join().expect("no panic");
+    assert!(!(relies && sleeps), "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(if sleeps { "sleeps" } else { "does not sleep" });
+}
+
 /// The same, while the lookout resigns.
 fn resigning() {
     let lookout = Arc::new(Lookout::new(2));
@@ -747,10 +760,11 @@ fn closing_must_begin_in_one_step_and_be_told() {
 
 #[test]
 fn a_thread_relies_on_a_lookout_that_comes() {
-    reaches(relying, &["relies", "does not rely", "sleeps", "does not sleep"]);
+    let all = ["relies", "does not rely", "sleeps", "does not sleep"];
+    [relying, relying_on_one_that_is_up].into_iter().for_each(|model| reaches(model, &all));
     reaches(resigning, &["relies", "does not rely", "told", "nobody told"]);
     for function in ["rely", "lie_down"].map(|name| ("lookout.rs", name)) {
-        for model in [relying, resigning] {
+        for model in [relying, relying_on_one_that_is_up, resigning] {
             assert_notices(Fault::NoFenceIn(function), model);
             assert_notices(Fault::WeakFenceIn(function), model);
         }

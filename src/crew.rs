@@ -47,7 +47,8 @@ const CALM_MAX: u32 = 8192;
 const PROVEN: u32 = 256;
 /// The weight of what there was before, in the mean number of hints; that of the latest number is 1.
 const PAST: usize = 7;
-/// After this time the lookout leaves the other shards that are due to their own threads.
+/// After a third of a tick, within these bounds, the lookout leaves the shards that are still due to their own threads.
+const ROUND_MIN: Duration = Duration::from_micros(100);
 const ROUND_MAX: Duration = Duration::from_micros(300);
 /// What has to be seen to so soon, and within an eighth of a tick, is seen to at once. Mostly these are batches that
 /// may need help shortly after the next tick; as a rule they have been run by then, and need not be looked at again.
@@ -100,7 +101,7 @@ struct Duty {
     turns: u32,
     /// How many calm turns it takes to be on again.
     calm: u32,
-    /// Hints looked at since its own worker last rested.
+    /// Hints looked at since its own worker last rested, but for that worker's upkeep.
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
@@ -222,7 +223,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         self.announce(duty);
         let is_too_much = then == Then::Pauses || self.is_late(Nanos(lookout.next()));
         if duty.is_on && !self.resign_if(lookout, duty, is_too_much) {
-            // The others do not wait until its own worker comes to rest.
+            // The others do not wait until its own worker comes to rest, nor miss it meanwhile.
+            lookout.stay_up(self.core.clock.now().0);
             self.see_to_all(lookout, duty);
         }
         self.go_on(0, then)
@@ -270,7 +272,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
     fn act(&self, worker: &mut Worker<K, V>) -> Then {
         let core = &*self.core;
-        // The lookout has not said so yet; its own thread has, but then the lookout may have laid the worker down.
+        // Callers need not wake it while it acts.
         worker.shard().alarm.get_up();
         let now = core.clock.tick_at(worker.read_clock());
         let left = worker.step(now);
@@ -315,12 +317,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         if relies { due.plus(grace(number)) } else { due }
     }
 
-    /// For a thread that has slept without being called: until when it may sleep on, if it relies on the lookout, and
-    /// that was there and has seen to the shard. (Mostly so; and then the thread touches nothing else.)
+    /// For a thread that has slept without being called: until when it may sleep on, if the lookout is there and has
+    /// seen to its shard. (Mostly so; and then the thread touches nothing else.)
+    ///
+    /// It is called, and then takes its worker back, for whatever the lookout will not see to. So what is read here
+    /// need not be up to date.
     fn still_relies(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
         let now = self.core.clock.now();
-        let due = lookout.due(number).map(Nanos).filter(|&due| due > now)?;
-        (!lookout.is_missing(now.minus(MISSING).0)).then(|| due.plus(grace(number)))
+        let is_near = |due: &Nanos| *due > now && *due <= now.plus(NEAR);
+        let due = lookout.due(number).map(Nanos).filter(is_near)?;
+        lookout.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due.
@@ -367,9 +373,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// Sees to the shards that are due and whose threads rely on the lookout, and wakes a thread for the callbacks.
     /// Resigns if there is too much to do.
     fn see_to_all(&self, lookout: &Lookout, duty: &mut Duty) {
-        let clock = &self.core.clock;
-        let begun = clock.now();
-        let round = Round { due_by: begun.plus(SOON.min(clock.tick_length() / 8)), ends: begun.plus(ROUND_MAX) };
+        let round = self.round();
         for number in lookout.due_by(round.due_by.0) {
             if !self.see_to(lookout, number, &round, duty) {
                 // What was gathered must not wait until all are woken that have to get up.
@@ -381,6 +385,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         self.announce(duty);
         let most = 2 * LIGHT * self.workers.len();
         self.resign_if(lookout, duty, duty.load_with_looks() > most * (PAST + 1));
+    }
+
+    fn round(&self) -> Round {
+        let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
+        Round { due_by: now.plus(SOON.min(tick / 8)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.

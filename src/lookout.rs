@@ -88,6 +88,17 @@ impl Lookout {
         self.next() >= until
     }
 
+    /// For the lookout while it goes on without a sleep: it is there, and others may rely on it. (No fence: before it
+    /// sleeps, it takes its steps.)
+    pub(crate) fn stay_up(&self, now: u64) {
+        self.asleep_until.store(now, Relaxed);
+    }
+
+    /// True if there is one, and it need not have got up before `not_before`.
+    pub(crate) fn is_there(&self, not_before: u64) -> bool {
+        (not_before..NEVER).contains(&self.asleep_until.load(Relaxed))
+    }
+
     /// True if the lookout should have got up before `time`.
     pub(crate) fn is_missing(&self, time: u64) -> bool {
         self.asleep_until.load(Relaxed) < time
@@ -119,9 +130,13 @@ mod tests {
         lookout.get_up(2);
         assert!(lookout.lie_down(30) && lookout.due_by(NEVER - 1).eq([1]));
         assert!(lookout.is_missing(31) && !lookout.is_missing(30));
+        assert!(lookout.is_there(30) && !lookout.is_there(31));
+        lookout.stay_up(32);
+        assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, 31));
+        lookout.saw_to(1, 30);
         let mut told = Vec::new();
         lookout.resign(|shard_number| told.push(shard_number));
         assert_eq!(told, [1]);
-        assert!(!lookout.rely(1, NEVER - 1, 0) && !lookout.is_missing(NEVER));
+        assert!(!lookout.rely(1, NEVER - 1, 0) && !lookout.is_missing(NEVER) && !lookout.is_there(0));
     }
 }

@@ -207,6 +207,26 @@ fn a_lookout_whose_own_shard_is_not_done_sees_to_the_others_meanwhile() {
 }
 
 #[test]
+fn a_lookout_that_goes_on_is_there() {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&timers, &crew);
+    start(&timers, 0, 3000, TICK);
+    assert_eq!(crew.rests(0, &mut duty), after(TICK));
+    crew.set_clock(2 * TICK);
+    assert_eq!(crew.turn(0, &mut duty, None), None, "it has more to do");
+    crew.set_clock(2 * TICK + MISSING);
+    start(&timers, 1, 1, TICK);
+    assert_eq!(crew.rests(1, &mut off()), after(3 * TICK + MISSING + GRACE), "it relies on the lookout");
+}
+
+#[test]
+fn a_round_takes_no_longer_than_a_part_of_a_tick() {
+    let ends = |tick| crew(2, Clock::manual(tick, Tick(0))).1.round().ends;
+    let ticks = [TICK / 100, TICK / 2, TICK, 100 * TICK];
+    assert_eq!(ticks.map(ends), [ROUND_MIN, TICK / 6, ROUND_MAX, ROUND_MAX].map(after));
+}
+
+#[test]
 fn a_lookout_that_gets_up_late_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&timers, &crew);
@@ -418,34 +438,42 @@ fn a_lookout_that_does_not_come_is_missed() {
 }
 
 /// Whether a thread that gets up at `now` sleeps on, although a caller has just brought a nearer deadline. The lookout
-/// has seen to its shard once, so that this is due after 14 ticks, and means to sleep for `lookouts` ticks.
-fn sleeps_on(lookouts: u32, now: Duration, is_called: bool) -> bool {
+/// has seen to its shard once, so that this is due after `due` ticks, and means to sleep for `lookouts` ticks; or it is
+/// about to say that it has resigned.
+fn sleeps_on(due: u32, lookouts: Option<u32>, now: Duration, is_called: bool) -> bool {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
-    let start = |key: usize, delay| {
-        let key = keys(&timers, 1).nth(key).expect("there are such keys");
+    let (mut duty, lookout) = (on_duty(&timers, &crew), crew.lookout.as_ref().expect("there are two shards"));
+    let start_another = |nth: usize, delay| {
+        let key = keys(&timers, 1).nth(nth).expect("there are such keys");
         assert!(timers.schedule(key, delay).is_ok());
     };
-    start(0, TICK);
-    start(1, 14 * TICK);
+    start_another(0, TICK);
+    start_another(1, due * TICK);
     assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
-    assert!(timers.schedule(keys(&timers, 0).next().expect("there are such keys"), lookouts * TICK).is_ok());
+    let lookouts_due = lookouts.unwrap_or(due);
+    start(&timers, 0, 1, lookouts_due * TICK);
     crew.set_clock(TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(lookouts * TICK));
+    assert_eq!(crew.rests(0, &mut duty), after(lookouts_due * TICK));
+    if lookouts.is_none() {
+        lookout.resign(|_| {});
+    }
     crew.set_clock(now);
-    start(2, TICK);
+    start_another(2, TICK);
     let until = crew.turn(1, &mut off(), Some(Slept { until: after(now), is_called }));
-    let has_acted = crew.lookout.as_ref().expect("there are two shards").due(1) != Some(after(14 * TICK).0);
-    assert!(has_acted || until == Some(after(14 * TICK + GRACE)));
+    let has_acted = lookout.due(1) != Some(after(due * TICK).0);
+    assert!(has_acted || until == Some(after(due * TICK + GRACE)));
     !has_acted
 }
 
 #[test]
 fn a_thread_that_gets_up_in_vain_sleeps_on() {
-    assert!(sleeps_on(14, TICK + GRACE, false));
-    assert!(!sleeps_on(14, TICK + GRACE, true), "it was called");
-    assert!(!sleeps_on(14, 14 * TICK, false), "the lookout has not seen to the shard");
-    assert!(!sleeps_on(5, TICK + GRACE, false), "the lookout is missing");
+    let (up, near) = (TICK + GRACE, 11 + NEAR.as_millis() as u32);
+    assert!(sleeps_on(14, Some(14), up, false) && sleeps_on(near, Some(near), up, false));
+    assert!(!sleeps_on(14, Some(14), up, true), "it was called");
+    assert!(!sleeps_on(14, Some(14), 14 * TICK, false), "the lookout has not seen to the shard");
+    assert!(!sleeps_on(14, Some(5), up, false), "the lookout is missing");
+    assert!(!sleeps_on(14, None, up, false), "there is none any more");
+    assert!(!sleeps_on(near + 1, Some(near), up, false), "that is far away");
 }
 
 #[test]

@@ -17,7 +17,8 @@
 //!   once or is woken.
 //!
 //! Another thread may act as the worker while the worker's own sleeps (`crew.rs`), and then takes steps 2 to 4 again.
-//! The sleeper's ticket is older than any notification that comes of that, so 5 holds for it all the more.
+//! The sleeper's ticket is older than any notification that comes of that, so 5 holds for it all the more. If it gets
+//! up and just sleeps on, it has found that nothing was notified since it took that ticket.
 //!
 //! Callers never write what the worker published: one that stalled between a write and its notification would hide
 //! everybody else's wake-up. So several callers may notify for one sleep; that costs them a little, and nobody a timer.
