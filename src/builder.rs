@@ -142,7 +142,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// woken each time. (Not with [`Executor::Inline`] or [`Executor::Custom`], nor for the shards of a scheduler whose
     /// first shard has nothing due.) Even so, fewer shards take less processor time while fewer than some hundred
     /// thousand timers fire per second, and most calls are as fast: on sixteen cores, one shard takes half of what
-    /// sixteen take for 10,000 timers a second, and a third for 100,000 (`docs/benchmarks.md`).
+    /// sixteen take for 10,000 timers a second, or for 100,000 (`docs/benchmarks.md`).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
