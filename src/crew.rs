@@ -39,7 +39,7 @@ const LATE: Duration = Duration::from_millis(2);
 /// time that it gets up: with that many, a thread for each shard saves little and is later. It begins again after
 /// `Duty::calm` turns in a row, each in time, in which its own shard has had no more than this many.
 const LIGHT: usize = 128;
-/// What a shard that it gives back counts for: waking that shard's thread costs as much as so many looks.
+/// What a shard counts for that it gives back: a lookout that gives half of them back each time resigns.
 const GIVEN_BACK: usize = 4 * LIGHT;
 /// The first and the greatest number of such turns. It doubles if the lookout resigns before it has had `PROVEN` turns.
 const CALM: u32 = 32;
