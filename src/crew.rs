@@ -221,8 +221,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             Then::GoesOn | Then::Pauses => {}
         }
         self.announce(duty);
-        let is_too_much = then == Then::Pauses || self.is_late(Nanos(lookout.next()));
-        if duty.is_on && !self.resign_if(lookout, duty, is_too_much) {
+        if duty.is_on && !self.resign_if(lookout, duty, then == Then::Pauses || self.is_late(Nanos(lookout.next()))) {
             // The others do not wait until its own worker comes to rest, nor miss it meanwhile.
             lookout.stay_up(self.core.clock.now().0);
             self.see_to_all(lookout, duty);

@@ -24,6 +24,16 @@ fn crew(shard_count: usize, clock: Clock) -> (Timers, Crew<u64, ()>) {
     crew_of(shard_count, clock, Executor::Inline, Callback::Plain(Box::new(|_, ()| {})), |_| None)
 }
 
+/// Its callbacks go to a pool, which may not keep up.
+fn crew_with_pool(shard_count: usize) -> (Timers, Crew<u64, ()>) {
+    let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
+    crew_of(shard_count, Clock::manual(TICK, Tick(0)), pool(), callback, |_| None)
+}
+
+fn pool() -> Executor {
+    Executor::Rayon(Arc::new(rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread")))
+}
+
 fn crew_of(
     shard_count: usize,
     clock: Clock,
@@ -66,6 +76,11 @@ impl Crew<u64, ()> {
 
     fn tickets(&self) -> Vec<u32> {
         self.core.shards.iter().map(|shard| shard.alarm.ticket()).collect()
+    }
+
+    /// Lets it look as if the executor kept up with a shard, or not.
+    fn keeps_up(&self, number: usize, does: bool) {
+        self.report(number).waiting.store(if does { 0 } else { 1 << 20 }, Relaxed);
     }
 
     fn fired(&self, number: usize) -> usize {
@@ -298,35 +313,27 @@ fn a_lookout_whose_own_worker_takes_too_long_resigns() {
 
 #[test]
 fn a_lookout_whose_executor_does_not_keep_up_resigns() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
-    let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
-    let (timers, crew) = crew_of(2, Clock::manual(TICK, Tick(0)), Executor::Rayon(Arc::new(pool)), callback, |_| None);
+    let (timers, crew) = crew_with_pool(2);
     let mut duty = on_duty(&timers, &crew);
     assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.report(0).waiting.store(1 << 20, Relaxed);
+        crew.keeps_up(0, false);
         assert_eq!(crew.turn(0, duty, None), None);
     });
 }
 
 #[test]
 fn a_lookout_that_keeps_giving_shards_back_resigns() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
-    let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
-    let (timers, crew) = crew_of(24, Clock::manual(TICK, Tick(0)), Executor::Rayon(Arc::new(pool)), callback, |_| None);
+    let (timers, crew) = crew_with_pool(24);
     let mut duty = on_duty(&timers, &crew);
-    let keep_up = |do_they: bool| {
-        let waiting = if do_they { 0 } else { 1 << 20 };
-        (1..24).for_each(|number| crew.report(number).waiting.store(waiting, Relaxed));
-    };
     let rounds = (1..20).take_while(|&round| {
         start(&timers, 0, 2 * LIGHT, TICK);
         crew.rests(0, &mut duty);
-        keep_up(true);
         for number in 1..24 {
+            crew.keeps_up(number, true);
             start(&timers, number, 1, TICK);
             crew.rests(number, &mut off());
+            crew.keeps_up(number, false);
         }
-        keep_up(false);
         crew.set_clock(round * TICK);
         crew.rests(0, &mut duty);
         duty.is_on
@@ -487,19 +494,15 @@ fn there_is_no_lookout_for_one_shard_or_for_workers_that_run_user_code() {
 
 #[test]
 fn one_thread_runs_what_the_lookout_gathers() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
     let (sender, names) = mpsc::channel();
     let callback = move |_: &u64, ()| {
         let name = thread::current().name().unwrap_or_default().to_owned();
         sender.send(name).expect("the test listens");
     };
-    let (timers, crew) = crew_of(
-        3,
-        Clock::manual(TICK, Tick(0)),
-        Executor::Rayon(Arc::new(pool)),
-        Callback::Plain(Box::new(callback)),
-        |shard_count| Some(Lane::start(shard_count, "lane".to_owned()).expect("one more thread")),
-    );
+    let (timers, crew) =
+        crew_of(3, Clock::manual(TICK, Tick(0)), pool(), Callback::Plain(Box::new(callback)), |shard_count| {
+            Some(Lane::start(shard_count, "lane".to_owned()).expect("one more thread"))
+        });
     let mut duty = Duty::new(true);
     let mut now = Duration::ZERO;
     // If this thread is held up meanwhile, some are left to their shards' own threads. And the lane's thread need
