@@ -263,8 +263,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
             return self.core.under_way[self.index].leave(entered);
         }
         self.fired += self.claims.len();
-        // A little more than now, so that it need not grow next time.
-        let room = Vec::with_capacity(self.claims.len() + self.claims.len() / 4 + 4);
+        let room = Vec::with_capacity(self.claims.len());
         let claims = mem::replace(&mut self.claims, room);
         hand_over(&self.core, self.index, claims, entered, IsDue::Yes, Some(&mut self.watch));
     }
