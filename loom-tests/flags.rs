@@ -467,7 +467,7 @@ fn relying() {
     outcome(if sleeps { "sleeps" } else { "does not sleep" });
 }
 
-/// The same; but before, there was no lookout, or one that is up and about to sleep.
+/// The same; but before, the lookout is up.
 fn relying_on_one_that_is_up() {
     let lookout = Arc::new(Lookout::new(2));
     let relying = Arc::clone(&lookout);
@@ -492,6 +492,19 @@ fn resigning() {
     assert!(!relies || told == [1], "nobody sees to the shard");
     outcome(if relies { "relies" } else { "does not rely" });
     outcome(if told.is_empty() { "nobody told" } else { "told" });
+}
+
+/// The guard goes to sleep until 10, while the lookout, at 3, begins to run callbacks and needs a guard by 5.
+fn guarding() {
+    let lookout = Arc::new(Lookout::new(2));
+    lookout.guard_gets_up_by(0);
+    let running = Arc::clone(&lookout);
+    let thread = thread::spawn(move || running.is_guarded(3, 5));
+    let rests = lookout.guard_lies_down(10, 1);
+    let is_guarded = thread.join().expect("no panic");
+    assert!(!(is_guarded && rests), "nobody looks after the lookout");
+    outcome(if is_guarded { "guarded" } else { "calls the guard" });
+    outcome(if rests { "rests" } else { "watches" });
 }
 
 const DONE: u32 = 1;
@@ -768,6 +781,15 @@ fn a_thread_relies_on_a_lookout_that_comes() {
             assert_notices(Fault::NoFenceIn(function), model);
             assert_notices(Fault::WeakFenceIn(function), model);
         }
+    }
+}
+
+#[test]
+fn a_lookout_that_runs_callbacks_is_guarded() {
+    reaches(guarding, &["guarded", "calls the guard", "rests", "watches"]);
+    for function in ["is_guarded", "guard_lies_down"].map(|name| ("lookout.rs", name)) {
+        assert_notices(Fault::NoFenceIn(function), guarding);
+        assert_notices(Fault::WeakFenceIn(function), guarding);
     }
 }
 

@@ -134,15 +134,16 @@ impl<K, V, S> Builder<K, V, S> {
     /// a container with a quota. Accepted: 1 to 1024.
     ///
     /// Each shard has a worker thread, and a second thread for callbacks unless [`executor`](Self::executor) says who
-    /// runs them. Besides, one thread works ahead while shards grow; with more than one shard, one runs quick callbacks
-    /// of several shards; and a rayon pool with a thread for each core (or `RAYON_NUM_THREADS`) waits for
-    /// slow callbacks. By default that makes three threads per core, plus one or two. All sleep while nothing is due.
+    /// runs them. Besides, one thread works ahead while shards grow; with more than one shard, a further one does the
+    /// work of all workers while that is possible, and runs quick callbacks; and a rayon pool with a thread for each
+    /// core (or `RAYON_NUM_THREADS`) waits for slow callbacks. By default that makes three threads per core, plus one
+    /// or two. All sleep while nothing is due.
     ///
-    /// While one thread can do it all, one worker's thread does the others' work as well, so that they need not be
-    /// woken each time. (Not with [`Executor::Inline`] or [`Executor::Custom`], nor for the shards of a scheduler whose
-    /// first shard has nothing due.) Even so, fewer shards take less processor time while fewer than some hundred
-    /// thousand timers fire per second, and most calls are as fast: on sixteen cores, one shard takes half of what
-    /// sixteen take for 10,000 timers a second, or for 100,000 (`docs/benchmarks.md`).
+    /// While one thread can do it all, the others need not be woken each time. (Not with [`Executor::Inline`] or
+    /// [`Executor::Custom`], nor for the shards of a scheduler whose first shard has nothing due.) Even so, fewer
+    /// shards take less processor time while fewer than some hundred thousand timers fire per second, and most calls
+    /// are as fast: on sixteen cores, one shard takes half of what sixteen take for 10,000 timers a second, or for
+    /// 100,000 (`docs/benchmarks.md`).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -280,10 +281,10 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// | thread | runs |
     /// |---|---|
-    /// | `shardwheel-0` | the first shard's worker, and others' while one thread can do it |
+    /// | `shardwheel-0` | the first shard's worker |
     /// | `shardwheel-grow` | the work ahead while shards grow |
     /// | `shardwheel-cb0` | the first shard's callbacks, without an [`executor`](Self::executor) |
-    /// | `shardwheel-lane` | callbacks of several shards, without an executor |
+    /// | `shardwheel-lane` | all shards' workers and quick callbacks, while one thread can do it |
     /// | `shardwheel-pool0` | slow callbacks, in the pool, without an executor |
     ///
     /// ```

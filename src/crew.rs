@@ -1,18 +1,22 @@
 //! The workers' threads: what they do while they are awake, and which of them gets up for whom.
 //!
 //! Each shard's worker has a thread of its own, pinned if possible. But to wake a thread takes longer than to fire a
-//! few dozen timers. So while there is something to do often, and one thread can do it all, the first of these threads
-//! is the lookout (`lookout.rs`): it gets up for all shards, takes their workers' steps one after the other, and then
-//! wakes one thread for all callbacks (if the pool is our own). The other threads sleep on. They get up if a caller
-//! wakes them; if the lookout finds that there is too much to do; and now and then, in case that it is not there.
+//! few dozen timers. So while there is something to do often, and one thread can do it all, a further thread is the
+//! lookout (`lookout.rs`): it gets up for all shards, takes their workers' steps one after the other, and then runs the
+//! callbacks as well, if the pool is our own and they are quick (`lane.rs`). The workers' threads sleep on. They get up
+//! if a caller wakes them; if the lookout finds that there is too much to do; and now and then, in case that it is not
+//! there.
+//!
+//! A callback may turn out to be slow, and keep the lookout. So the thread of the first worker is its guard: it looks
+//! every few milliseconds, while the lookout runs callbacks, whether that still comes, and if not, wakes all threads
+//! that rely on it. None of the workers' threads ever runs a callback of such a scheduler.
 
 use crate::clock::Nanos;
 use crate::lane::Lane;
 use crate::lookout::Lookout;
 use crate::service::{Core, ShardReport};
 use crate::worker::{Left, NO_LIMIT, Worker};
-use std::mem;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -26,38 +30,52 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
 const NEAR: Duration = Duration::from_millis(20);
-/// The lookout may be stopped. So the thread of shard 1 gets up this long after its shard was to be seen to, that of
-/// shard 2 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
-/// should have got up `MISSING` ago or earlier, the thread wakes those whose shards are due by now, and none relies on
-/// it.
+/// The lookout may be stopped. So the thread of shard 0 gets up this long after its shard was to be seen to, that of
+/// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
+/// should have got up `MISSING` ago or earlier, the thread wakes those whose shards are due by then, and none relies on
+/// it any more.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
-const MISSING: Duration = Duration::from_millis(5);
-/// The lookout resigns if it gets up so late: it has to share its core, or was stopped.
+const MISSING: Duration = Duration::from_millis(2);
+/// The number of the worker whose thread is the guard, and how long it sleeps at most if the lookout has run callbacks
+/// lately; or two ticks, if that is longer. It wakes all that rely on a lookout that is missing.
+const GUARD: usize = 0;
+const WATCH: Duration = Duration::from_millis(2);
+/// The lookout resigns if it gets up so late: it has to share its core, or was stopped. And if callbacks take so long.
 const LATE: Duration = Duration::from_millis(2);
-/// It also resigns if it has more than twice as many hints to look at, for each shard that there is, on average, each
-/// time that it gets up: with that many, a thread for each shard saves little and is later. It begins again after
-/// `Duty::calm` turns in a row, each in time, in which its own shard has had no more than this many.
-const LIGHT: usize = 128;
+/// It also resigns if it has more than so many hints to look at, on average, each time that it gets up: with that many,
+/// a thread for each shard saves little and is later.
+const MOST_PER_SHARD: usize = 256;
+const MOST: usize = 1536;
 /// What a shard counts for that it gives back: a lookout that gives half of them back each time resigns.
-const GIVEN_BACK: usize = 4 * LIGHT;
-/// The first and the greatest number of such turns. It doubles if the lookout resigns before it has had `PROVEN` turns.
+const GIVEN_BACK: usize = 512;
+/// There is a lookout again when the guard has had so many calm turns in a row, each with little enough to do, and soon
+/// after the one before. The number doubles, up to the greatest, if the lookout resigns before it has had `PROVEN`
+/// turns; or `PROVEN_QUICK`, if that is because of slow callbacks, since those hold up others.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
 const PROVEN: u32 = 256;
-/// The weight of what there was before, in the mean number of hints; that of the latest number is 1.
-const PAST: usize = 7;
+const PROVEN_QUICK: u32 = 4096;
+/// The weight of what there was before, in means over the lookout's turns; that of the latest turn is 1.
+const PAST: u32 = 7;
+/// It also resigns if its turns are further apart than this, on average (or two ticks, if that is longer): then it
+/// costs the guard as many wake-ups as it saves. And it ends its duty after so many turns in a row without anything to
+/// do.
+const SPARSE: Duration = Duration::from_millis(2);
+const IDLE_MAX: u32 = 16;
 /// After a third of a tick, within these bounds, the lookout leaves the shards that are still due to their own threads.
 const ROUND_MIN: Duration = Duration::from_micros(100);
 const ROUND_MAX: Duration = Duration::from_micros(300);
 /// What has to be seen to so soon, and within an eighth of a tick, is seen to at once. Mostly these are batches that
 /// may need help shortly after the next tick; as a rule they have been run by then, and need not be looked at again.
 const SOON: Duration = Duration::from_micros(100);
-/// If another worker goes on so often in a row, that is too much for the lookout.
+/// If a worker goes on so often in a row, that is too much for the lookout.
 const TRIES: u32 = 8;
 /// How long the lookout sleeps while the thread of a shard that is due is about to see to it, or to rely on the
 /// lookout.
 const NAP: Duration = Duration::from_micros(20);
+/// Until then a thread sleeps that waits for nothing but a call.
+const NEVER: Nanos = Nanos(u64::MAX);
 
 /// Locked by the thread that acts as the worker: the worker's own, or the lookout. Callers have no part in this. Empty
 /// once the worker's thread has ended.
@@ -69,8 +87,12 @@ pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     workers: Box<[Berth<K, V>]>,
     /// `None` if there is but one shard; or if workers run user code, behind which other shards would wait.
     lookout: Option<Lookout>,
-    /// For the callbacks of all shards, if the pool is our own.
-    lane: Option<Arc<Lane>>,
+    /// The callbacks that the lookout's thread runs, and what it sleeps on.
+    lane: Arc<Lane>,
+    /// There is to be a lookout, which is not on duty yet.
+    is_wanted: AtomicBool,
+    /// How many calm turns it takes until there is one.
+    calm: AtomicU32,
 }
 
 /// What becomes of a worker that has acted.
@@ -86,25 +108,19 @@ enum Then {
     Pauses,
 }
 
-/// A thread's last sleep, from which it has just got up.
-struct Slept {
-    /// Until then, at most.
-    until: Nanos,
-    /// It was notified meanwhile.
-    is_called: bool,
-}
-
-/// What the thread that may be the lookout keeps.
+/// What the lookout's thread keeps.
 struct Duty {
     is_on: bool,
-    /// While on duty, for how many turns it has been; while off, how many turns in a row were calm.
+    /// For how many turns it has been on.
     turns: u32,
-    /// How many calm turns it takes to be on again.
-    calm: u32,
-    /// Hints looked at since its own worker last rested, but for that worker's upkeep.
+    /// Turns in a row without anything to do, then or soon.
+    idle: u32,
+    /// Hints looked at in this turn.
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
+    /// The mean time from one turn to the next, times `PAST + 1`.
+    gap: Duration,
 }
 
 /// One round of the lookout.
@@ -117,116 +133,114 @@ struct Round {
 
 impl Duty {
     fn new(is_on: bool) -> Self {
-        Self { is_on, turns: 0, calm: CALM, looks: 0, load: 0 }
-    }
-
-    fn begin(&mut self) {
-        *self = Self { calm: self.calm, ..Self::new(true) };
-    }
-
-    fn end(&mut self) {
-        let calm = if self.turns < PROVEN { CALM_MAX.min(2 * self.calm) } else { CALM };
-        *self = Self { calm, ..Self::new(false) };
-    }
-
-    fn load_with_looks(&self) -> usize {
-        self.load * PAST / (PAST + 1) + self.looks
+        Self { is_on, turns: 0, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// One worker per shard, in order. `may_share`: workers run no user code.
-    pub(crate) fn new(
-        core: Arc<Core<K, V>>,
-        workers: Vec<Worker<K, V>>,
-        may_share: bool,
-        lane: Option<Arc<Lane>>,
-    ) -> Self {
+    pub(crate) fn new(core: Arc<Core<K, V>>, workers: Vec<Worker<K, V>>, may_share: bool, lane: Arc<Lane>) -> Self {
         let lookout = (may_share && workers.len() > 1).then(|| Lookout::new(workers.len()));
-        Self { core, workers: workers.into_iter().map(Some).map(Mutex::new).collect(), lookout, lane }
+        let workers = workers.into_iter().map(Some).map(Mutex::new).collect();
+        Self { core, workers, lookout, lane, is_wanted: AtomicBool::new(false), calm: AtomicU32::new(CALM) }
     }
 
     pub(crate) fn report(&self, number: usize) -> &ShardReport {
         &self.core.reports[number]
     }
 
+    /// Whether a thread has to [`look_out`](Self::look_out).
+    pub(crate) fn has_lookout(&self) -> bool {
+        self.lookout.is_some()
+    }
+
     /// The life of a worker's thread.
     pub(crate) fn live(&self, number: usize) {
         let core = &*self.core;
-        let mut duty = Duty::new(number == 0 && self.lookout.is_some());
-        // With which ticket it has slept, and until when.
-        let mut sleep: Option<(u32, Nanos)> = None;
+        let mut calm = 0;
+        // The ticket that it has slept with.
+        let mut slept_with = None;
         loop {
             let ticket = core.shards[number].alarm.ticket();
             if core.is_closed() {
                 *lock(&self.workers[number]) = None;
-                return;
+                // The lookout ends, too.
+                return self.lane.announce();
             }
-            let slept = sleep.map(|(before, until)| Slept { until, is_called: ticket != before });
-            sleep = self.turn(number, &mut duty, slept).map(|until| (ticket, until));
-            if let Some((_, until)) = sleep {
+            let until = self.turn(number, &mut calm, slept_with == Some(ticket));
+            slept_with = until.map(|_| ticket);
+            if let Some(until) = until {
                 core.shards[number].alarm.sleep(ticket, Some(until.since(core.clock.now())));
-                // Relaxed, a load and a store: only this thread writes the figure.
-                let wake_ups = &self.report(number).wake_ups;
-                wake_ups.store(wake_ups.load(Relaxed) + 1, Relaxed);
+                self.count_wake_up(number);
             }
         }
     }
 
-    /// What a thread does that is up, perhaps from a sleep. Returns until when it may sleep, if it may.
-    fn turn(&self, number: usize, duty: &mut Duty, slept: Option<Slept>) -> Option<Nanos> {
-        match &self.lookout {
-            None => {
-                let then = self.act_alone(own(&mut lock(&self.workers[number])));
-                self.go_on(number, then)
+    /// The life of the lookout's thread.
+    pub(crate) fn look_out(&self) {
+        let Some(lookout) = &self.lookout else { return };
+        let core = &*self.core;
+        let (mut duty, mut slept_until) = (Duty::new(false), None);
+        loop {
+            let ticket = self.lane.ticket();
+            if core.is_closed() {
+                // What workers leave there later, they take back.
+                return self.lane.run(|| true);
             }
-            Some(lookout) if number == 0 => self.turn_on_duty(lookout, duty, slept),
-            Some(lookout) => self.turn_of_others(lookout, number, slept),
+            slept_until = self.turn_of_lookout(lookout, &mut duty, slept_until);
+            if let Some(until) = slept_until {
+                self.lane.wait(ticket, (until != NEVER).then(|| until.since(core.clock.now())));
+                if duty.is_on {
+                    self.count_wake_up(0);
+                }
+            }
         }
     }
 
-    /// The turn of a thread that may rely on the lookout.
-    fn turn_of_others(&self, lookout: &Lookout, number: usize, slept: Option<Slept>) -> Option<Nanos> {
-        if slept.is_some_and(|slept| !slept.is_called)
-            && let Some(until) = self.still_relies(lookout, number)
-        {
-            return Some(until);
+    fn count_wake_up(&self, number: usize) {
+        // Relaxed: a count.
+        self.report(number).wake_ups.fetch_add(1, Relaxed);
+    }
+
+    /// What a worker's thread does that is up; `in_vain`: it has slept, and nobody has called it. Returns until when it
+    /// may sleep, if it may.
+    fn turn(&self, number: usize, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
+        let Some(lookout) = &self.lookout else {
+            let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
+            return self.go_on(number, then);
+        };
+        if number == GUARD {
+            // It is up.
+            lookout.guard_gets_up_by(0);
         }
+        let sleeps_on = if in_vain { self.still_relies(lookout, number) } else { None };
+        let (until, looks) = match sleeps_on {
+            Some(until) => (Some(until), 0),
+            None => self.see_to_own(lookout, number),
+        };
+        if number != GUARD {
+            return until;
+        }
+        self.count_calm(lookout, calm, looks, until);
+        until.map(|until| self.guard(lookout, until))
+    }
+
+    /// Sees to the shard of the thread itself. Returns until when the thread may sleep, if it may, and how many hints
+    /// it has looked at.
+    fn see_to_own(&self, lookout: &Lookout, number: usize) -> (Option<Nanos>, usize) {
         lookout.get_up(number);
-        self.look_for(lookout);
+        self.look_for(lookout, number);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
-        let mut then = self.act_alone(own(&mut worker));
+        let (mut then, looks) = self.act_counted(own(&mut worker), false);
         if let Then::Rests(due) = &mut then {
             // While the worker is locked: otherwise the lookout might act as the worker first and find an earlier
             // deadline, and then we would say that the worker is due at a later one.
             *due = self.rely(lookout, number, *due);
         }
         drop(worker);
-        self.go_on(number, then)
-    }
-
-    /// The turn of the thread that may be the lookout.
-    fn turn_on_duty(&self, lookout: &Lookout, duty: &mut Duty, slept: Option<Slept>) -> Option<Nanos> {
-        if slept.is_some_and(|slept| self.is_late(slept.until)) && !self.resign_if(lookout, duty, true) {
-            duty.turns = 0;
-        }
-        let looks = duty.looks;
-        let then = self.act_on_duty(own(&mut lock(&self.workers[0])), duty);
-        match then {
-            Then::Rests(due) => return self.look_out(lookout, duty, due),
-            // What is not urgent holds up nobody.
-            Then::Yields => duty.looks = looks,
-            Then::GoesOn | Then::Pauses => {}
-        }
-        self.announce(duty);
-        if duty.is_on && !self.resign_if(lookout, duty, then == Then::Pauses || self.is_late(Nanos(lookout.next()))) {
-            // The others do not wait until its own worker comes to rest, nor miss it meanwhile.
-            lookout.stay_up(self.core.clock.now().0);
-            self.see_to_all(lookout, duty);
-        }
-        self.go_on(0, then)
+        (self.go_on(number, then), looks)
     }
 
     /// For the worker's own thread, with the worker unlocked: until when it may sleep, if it may.
@@ -245,28 +259,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         None
     }
 
-    fn is_late(&self, until: Nanos) -> bool {
-        self.core.clock.now() > until.plus(LATE)
-    }
-
-    /// Wakes the lane's thread for what was gathered.
-    fn announce(&self, duty: &Duty) {
-        self.lane.iter().filter(|_| duty.is_on).for_each(|lane| lane.announce());
-    }
-
-    /// Takes a worker's steps once; returns what becomes of it then.
-    fn act_alone(&self, worker: &mut Worker<K, V>) -> Then {
-        worker.gather(false);
-        self.act(worker)
-    }
-
-    /// The same for the thread that may be the lookout, which calls `announce` afterwards.
-    fn act_on_duty(&self, worker: &mut Worker<K, V>, duty: &mut Duty) -> Then {
+    /// Takes a worker's steps once; returns what becomes of it then, and how many hints were looked at.
+    fn act_counted(&self, worker: &mut Worker<K, V>, is_gathering: bool) -> (Then, usize) {
         let before = worker.looks();
-        worker.gather(duty.is_on);
+        worker.gather(is_gathering);
         let then = self.act(worker);
-        duty.looks += worker.looks().wrapping_sub(before);
-        then
+        (then, worker.looks().wrapping_sub(before))
     }
 
     fn act(&self, worker: &mut Worker<K, V>) -> Then {
@@ -328,67 +326,157 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         lookout.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
     }
 
-    /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due.
-    fn look_for(&self, lookout: &Lookout) {
+    /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due. The guard wakes
+    /// all.
+    fn look_for(&self, lookout: &Lookout, number: usize) {
         let now = self.core.clock.now();
         if lookout.is_missing(now.minus(MISSING).0) {
-            lookout.due_by(now.0).for_each(|number| self.core.shards[number].alarm.interrupt());
+            let due_by = if number == GUARD { NEVER.0 - 1 } else { now.0 };
+            lookout.due_by(due_by).for_each(|number| self.core.shards[number].alarm.interrupt());
         }
     }
 
-    /// For the first thread, whose worker rests until `due`: until when the thread may sleep, if it may.
-    fn look_out(&self, lookout: &Lookout, duty: &mut Duty, due: Nanos) -> Option<Nanos> {
+    /// For the guard, which may sleep until then: until when it sleeps.
+    fn guard(&self, lookout: &Lookout, until: Nanos) -> Nanos {
+        let (now, watch) = (self.core.clock.now(), self.at_least_two_ticks(WATCH));
+        // Twice as long: so it looks once more after the lookout could be missing.
+        if lookout.guard_lies_down(until.0, now.minus(2 * watch).0) {
+            return until;
+        }
+        let until = until.min(now.plus(watch));
+        lookout.guard_gets_up_by(until.0);
+        until
+    }
+
+    /// For the guard, which has looked at so many hints and may sleep until then: while there is no lookout, counts its
+    /// calm turns. After enough of them, there is to be one.
+    fn count_calm(&self, lookout: &Lookout, calm: &mut u32, looks: usize, until: Option<Nanos>) {
+        let shard_count = self.workers.len();
+        // If each shard has something to do so often.
+        let soon = self.core.clock.now().plus(self.at_least_two_ticks(SPARSE) * shard_count as u32);
+        let is_calm = until.is_some_and(|until| until <= soon) && looks * shard_count <= self.most() / 4 * 3;
+        *calm = if is_calm && !lookout.is_there(0) { *calm + 1 } else { 0 };
+        // Relaxed: numbers. The announcement publishes them.
+        if *calm >= self.calm.load(Relaxed) {
+            *calm = 0;
+            self.is_wanted.store(true, Relaxed);
+            self.lane.announce();
+        }
+    }
+
+    /// What the lookout's thread does that is up; from a sleep until then, if it has slept. Returns until when it may
+    /// sleep, if it may.
+    fn turn_of_lookout(&self, lookout: &Lookout, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
+        // Relaxed: published by the announcement.
+        if !duty.is_on && self.is_wanted.load(Relaxed) {
+            *duty = Duty::new(true);
+            lookout.lie_down(self.core.clock.now().0);
+        }
         if !duty.is_on {
-            duty.turns = if mem::take(&mut duty.looks) <= LIGHT { duty.turns + 1 } else { 0 };
-            if duty.turns < duty.calm {
-                return Some(due);
-            }
-            duty.begin();
+            // What workers have left there by themselves.
+            self.lane.run(|| true);
+            return Some(NEVER);
         }
         duty.turns = duty.turns.saturating_add(1);
+        self.resign_if(lookout, duty, slept_until.is_some_and(|until| self.is_late(until)));
         self.see_to_all(lookout, duty);
-        duty.load = duty.load_with_looks();
-        duty.looks = 0;
         let next = Nanos(lookout.next());
-        let until = next.min(due);
         // It is late, too, if it was stopped since it got up.
-        self.resign_if(lookout, duty, self.is_late(until));
+        self.resign_if(lookout, duty, self.is_late(next));
+        let until = self.rests_until(lookout, duty, next);
         if !duty.is_on {
-            return Some(due);
+            // It goes on with what is left in the lane.
+            return (!self.lane.has_any()).then_some(NEVER);
         }
         let now = self.core.clock.now();
-        lookout.lie_down(until.0).then(|| if next > now { until } else { now.plus(NAP) })
+        lookout.lie_down(until.0).then(|| if until > now { until } else { now.plus(NAP) })
     }
 
-    fn resign_if(&self, lookout: &Lookout, duty: &mut Duty, has_reason: bool) -> bool {
-        let resigns = duty.is_on && has_reason;
-        if resigns {
-            duty.end();
-            lookout.resign(|number| self.core.shards[number].alarm.interrupt());
+    /// Until when the lookout rests if the next shard has to be seen to then. Ends its duty if it has too little to do.
+    fn rests_until(&self, lookout: &Lookout, duty: &mut Duty, next: Nanos) -> Nanos {
+        let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
+        let is_near = next <= now.plus(NEAR.max(2 * tick));
+        duty.idle = if is_near { 0 } else { duty.idle + 1 };
+        // If nobody relies on it yet, somebody may do so soon.
+        let until = if is_near { next } else { now.plus(tick) };
+        duty.gap = duty.gap * PAST / (PAST + 1) + until.since(now);
+        self.resign_if(lookout, duty, duty.gap > self.at_least_two_ticks(SPARSE) * (PAST + 1));
+        if duty.is_on && duty.idle > IDLE_MAX {
+            self.end_duty(lookout, duty, CALM);
         }
-        resigns
+        until
     }
 
-    /// Sees to the shards that are due and whose threads rely on the lookout, and wakes a thread for the callbacks.
-    /// Resigns if there is too much to do.
+    fn is_late(&self, until: Nanos) -> bool {
+        self.core.clock.now() > until.plus(LATE)
+    }
+
+    fn at_least_two_ticks(&self, time: Duration) -> Duration {
+        time.max(2 * self.core.clock.tick_length())
+    }
+
+    /// The most hints that the lookout looks at each time that it gets up, on average.
+    fn most(&self) -> usize {
+        MOST.max(MOST_PER_SHARD * self.workers.len())
+    }
+
+    fn resign_if(&self, lookout: &Lookout, duty: &mut Duty, has_reason: bool) {
+        if duty.is_on && has_reason {
+            self.resign(lookout, duty, PROVEN);
+        }
+    }
+
+    fn resign(&self, lookout: &Lookout, duty: &mut Duty, proven: u32) {
+        // Relaxed: a number.
+        let doubled = CALM_MAX.min(2 * self.calm.load(Relaxed));
+        self.end_duty(lookout, duty, if duty.turns < proven { doubled } else { CALM });
+    }
+
+    /// `calm`: how many calm turns it takes until there is a lookout again.
+    fn end_duty(&self, lookout: &Lookout, duty: &mut Duty, calm: u32) {
+        // Relaxed: numbers.
+        self.calm.store(calm, Relaxed);
+        self.is_wanted.store(false, Relaxed);
+        duty.is_on = false;
+        lookout.resign(|number| self.core.shards[number].alarm.interrupt());
+    }
+
+    /// Sees to the shards that are due and whose threads rely on the lookout, and runs callbacks. Resigns if there is
+    /// too much to do.
     fn see_to_all(&self, lookout: &Lookout, duty: &mut Duty) {
         let round = self.round();
         for number in lookout.due_by(round.due_by.0) {
             if !self.see_to(lookout, number, &round, duty) {
-                // What was gathered must not wait until all are woken that have to get up.
-                self.announce(duty);
                 self.core.shards[number].alarm.interrupt();
                 duty.looks += GIVEN_BACK;
             }
         }
-        self.announce(duty);
-        let most = 2 * LIGHT * self.workers.len();
-        self.resign_if(lookout, duty, duty.load_with_looks() > most * (PAST + 1));
+        if self.run_callbacks(lookout) && duty.is_on {
+            self.resign(lookout, duty, PROVEN_QUICK);
+        }
+        duty.load = duty.load * PAST as usize / (PAST as usize + 1) + duty.looks;
+        duty.looks = 0;
+        self.resign_if(lookout, duty, duty.load > self.most() * (PAST as usize + 1));
     }
 
     fn round(&self) -> Round {
         let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
         Round { due_by: now.plus(SOON.min(tick / 8)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
+    }
+
+    /// Runs the callbacks in the lane, while somebody looks whether one of them is slow. True if one was; then some may
+    /// be left.
+    fn run_callbacks(&self, lookout: &Lookout) -> bool {
+        if !self.lane.has_any() {
+            return false;
+        }
+        let begun = self.core.clock.now();
+        lookout.stay_up(begun.0);
+        if !lookout.is_guarded(begun.0, begun.plus(self.at_least_two_ticks(WATCH)).0) {
+            self.core.shards[GUARD].alarm.interrupt();
+        }
+        self.lane.run(|| !self.is_late(begun));
+        self.is_late(begun)
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
@@ -405,7 +493,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            match self.act_on_duty(worker, duty) {
+            let (then, looks) = self.act_counted(worker, true);
+            duty.looks += looks;
+            duty.idle = 0;
+            match then {
                 Then::Rests(due) => {
                     lookout.saw_to(number, due.0);
                     return true;
@@ -421,7 +512,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
 /// How much longer than necessary the thread of a shard sleeps if it relies on the lookout.
 fn grace(number: usize) -> Duration {
-    GRACE_MAX.min(GRACE * number as u32)
+    GRACE_MAX.min(GRACE * (number as u32 + 1))
 }
 
 fn own<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Option<Worker<K, V>>) -> &mut Worker<K, V> {

@@ -53,7 +53,7 @@ pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// The last batch left in the lane, if it may still be there.
     in_lane: Option<Watched<K, V>>,
     /// One thread takes the steps of several workers in a row, this one's among them. Their batches go to the lane, if
-    /// possible, and that thread calls [`Lane::announce`] afterwards.
+    /// possible, and that thread runs them afterwards.
     pub(crate) is_gathering: bool,
 }
 
@@ -182,7 +182,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
             .first
             .as_ref()
             .and_then(|first| first.lane.as_ref())
-            .filter(|lane| lane.is_worth_it(self.is_gathering));
+            .filter(|lane| lane.is_worth_it(self.is_gathering, batch.waiting()));
         let Some(lane) = lane else {
             // First the older batch that the lane may still have.
             self.clear_lane();

@@ -16,6 +16,15 @@
 //! One of the two fences comes first:
 //! - the thread's: the lookout sees the shard in 3.
 //! - the lookout's: the thread reads in 3 what the lookout has published, or something newer.
+//!
+//! The lookout runs callbacks, and one of them may be slow. So another thread, the guard, gets up now and then while it
+//! does, and looks whether it still comes. The two meet in the same way:
+//!
+//! | the guard                                        | the lookout                                       |
+//! |--------------------------------------------------|---------------------------------------------------|
+//! | 1. publishes until when it sleeps                | 1. publishes when it begins to run callbacks      |
+//! | 2. fence                                         | 2. fence                                          |
+//! | 3. has the lookout run any lately? Sleeps less   | 3. does the guard sleep too long? Wakes it        |
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use Ordering::{Relaxed, SeqCst};
@@ -30,12 +39,21 @@ pub(crate) struct Lookout {
     asleep_until: AtomicU64,
     /// By shard: when it has to be seen to by the lookout; `NEVER` while its thread is awake, or sees to it itself.
     due: Box<[CachePadded<AtomicU64>]>,
+    /// When it last began to run callbacks.
+    ran_at: AtomicU64,
+    /// Until when the guard last meant to sleep.
+    guard_asleep_until: AtomicU64,
 }
 
 impl Lookout {
     pub(crate) fn new(shard_count: usize) -> Self {
         let due = (0..shard_count).map(|_| CachePadded::new(AtomicU64::new(NEVER))).collect();
-        Self { asleep_until: AtomicU64::new(NEVER), due }
+        Self {
+            asleep_until: AtomicU64::new(NEVER),
+            due,
+            ran_at: AtomicU64::new(0),
+            guard_asleep_until: AtomicU64::new(NEVER),
+        }
     }
 
     /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. False if it should
@@ -88,10 +106,32 @@ impl Lookout {
         self.next() >= until
     }
 
-    /// For the lookout while it goes on without a sleep: it is there, and others may rely on it. (No fence: before it
-    /// sleeps, it takes its steps.)
+    /// For the lookout while it is up, perhaps earlier than it meant to: from now on it may be missed. (No fence: it
+    /// takes its steps before it sleeps.)
     pub(crate) fn stay_up(&self, now: u64) {
         self.asleep_until.store(now, Relaxed);
+    }
+
+    /// For the lookout, which is about to run callbacks: true if the guard gets up by `latest`. If not, it has to be
+    /// woken.
+    pub(crate) fn is_guarded(&self, now: u64, latest: u64) -> bool {
+        self.ran_at.store(now, Relaxed);
+        // SeqCst: step 2 of the lookout with its guard. Pairs with the fence in `guard_lies_down`.
+        fence(SeqCst);
+        self.guard_asleep_until.load(Relaxed) <= latest
+    }
+
+    /// For the guard: true if it may sleep until then, since the lookout has begun to run nothing after `since`.
+    pub(crate) fn guard_lies_down(&self, until: u64, since: u64) -> bool {
+        self.guard_gets_up_by(until);
+        // SeqCst: step 2 of the guard. Pairs with the fence in `is_guarded`.
+        fence(SeqCst);
+        self.ran_at.load(Relaxed) <= since
+    }
+
+    /// For the guard, which sleeps no longer than that, in any case.
+    pub(crate) fn guard_gets_up_by(&self, until: u64) {
+        self.guard_asleep_until.store(until, Relaxed);
     }
 
     /// True if there is one, and it need not have got up before `not_before`.
@@ -134,9 +174,20 @@ mod tests {
         lookout.stay_up(32);
         assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, 31));
         lookout.saw_to(1, 30);
+        lookout.saw_to(1, 30);
         let mut told = Vec::new();
         lookout.resign(|shard_number| told.push(shard_number));
         assert_eq!(told, [1]);
         assert!(!lookout.rely(1, NEVER - 1, 0) && !lookout.is_missing(NEVER) && !lookout.is_there(0));
+    }
+
+    #[test]
+    fn the_guard_may_sleep_if_no_callback_has_begun_lately() {
+        let lookout = Lookout::new(2);
+        assert!(!lookout.is_guarded(10, NEVER - 1), "it has never been up");
+        assert!(lookout.guard_lies_down(20, 10) && !lookout.guard_lies_down(20, 9));
+        assert!(lookout.is_guarded(30, 20) && !lookout.is_guarded(40, 19));
+        lookout.guard_gets_up_by(15);
+        assert!(lookout.is_guarded(41, 15) && !lookout.guard_lies_down(50, 40) && lookout.guard_lies_down(50, 41));
     }
 }

@@ -1,6 +1,5 @@
 //! The threads. Per shard: its worker's (`crew.rs`), pinned if possible; and, if the pool is our own, one for
-//! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several and the pool is our
-//! own, a lane for callbacks.
+//! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several, the lookout's.
 
 use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
@@ -30,8 +29,8 @@ use std::time::{Duration, Instant};
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
 
-/// Starts a worker per shard, each with a thread for its callbacks if wanted; if so, a lane for callbacks if there are
-/// several shards; and the thread that works ahead. On an error, ends those that were started.
+/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lookout if there are several shards;
+/// and the thread that works ahead. On an error, ends those that were started.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -47,12 +46,11 @@ where
     let runs_their_code = matches!(runner.executor, Executor::Inline | Executor::Custom(_));
     let cores = cores_to_pin(pinning, core.shards.len(), runs_their_code);
     let (running, started) = mpsc::channel();
+    let lane = Arc::new(Lane::new(core.shards.len()));
     let has_lane = wants_callback_threads && core.shards.len() > 1;
-    let lane = has_lane.then(|| Lane::start(core.shards.len(), format!("{thread_name}-lane"))).transpose();
-    let lane = lane.map_err(|error| end(&mut threads, core, error))?.map(Arc::new);
     let first = |number| -> io::Result<_> {
         let own = CallbackThread::start(format!("{thread_name}-cb{number}"))?;
-        Ok(CallbackThreads { own, lane: lane.clone() })
+        Ok(CallbackThreads { own, lane: has_lane.then(|| Arc::clone(&lane)) })
     };
     let worker = |number| -> io::Result<_> {
         let first = wants_callback_threads.then(|| first(number)).transpose()?;
@@ -60,7 +58,7 @@ where
     };
     let workers = (0..core.shards.len()).map(worker).collect::<Result<_, _>>();
     let workers = workers.map_err(|error| end(&mut threads, core, error))?;
-    let crew = Arc::new(Crew::new(Arc::clone(core), workers, !runs_their_code, lane));
+    let crew = Arc::new(Crew::new(Arc::clone(core), workers, !runs_their_code, Arc::clone(&lane)));
     for number in 0..core.shards.len() {
         let pin_to = cores.get(number % cores.len().max(1)).copied();
         let (crew, running, runner) = (Arc::clone(&crew), running.clone(), Arc::clone(runner));
@@ -72,6 +70,16 @@ where
             // Not earlier: the timers that the worker has claimed go to the callback.
             drop(runner);
         })?;
+    }
+    if crew.has_lookout() {
+        let crew = Arc::clone(&crew);
+        let life = move || {
+            use_precise_timers();
+            crew.look_out();
+        };
+        // Not joined at the end: it may be in a callback. (It ends when a worker has found the scheduler closed.)
+        let spawned = std::thread::Builder::new().name(format!("{thread_name}-lane")).spawn(life);
+        spawned.map(drop).map_err(|error| end(&mut threads, core, error))?;
     }
     let growing = Arc::clone(core);
     spawn(&mut threads, core, format!("{thread_name}-grow"), move || grow(&growing))?;
@@ -156,7 +164,8 @@ fn pin(report: &ShardReport, core: Option<usize>) {
     }
 }
 
-/// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual.
+/// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual. (So are threads that
+/// a callback starts on the lookout's, unless they say otherwise.)
 fn use_precise_timers() {
     #[cfg(all(target_os = "linux", not(miri)))]
     // If this is refused, the workers wake up a little later.

@@ -53,8 +53,8 @@ pub struct Stats {
 pub struct ShardStats {
     /// Messages from callers that the worker has not seen yet.
     pub mailbox_depth: u64,
-    /// Times that the worker's thread has slept and woken up. While one thread can do it all, the first shard's wakes
-    /// up for others as well, and theirs hardly ever.
+    /// Times that the worker's thread has slept and woken up. While one thread can do it all, that happens now and then
+    /// only, and its wake-ups are counted with the first shard's.
     pub wake_ups: u64,
     /// Entries in the worker's wheel as of its last step, stale ones included.
     pub wheel_entries: u64,

@@ -564,6 +564,37 @@ fn promise_06_independent_shards() {
     drop(opener);
 }
 
+/// While callbacks are quick, one thread runs those of all shards. Then one is slow.
+#[test]
+fn promise_06_a_callback_that_keeps_the_lookout_delays_no_other_shard() {
+    const SLOW: u64 = 0;
+    let gate = Arc::new(Gate::default());
+    let (sender, fired) = channel();
+    let seen = Arc::clone(&gate);
+    let callback = move |key: &u64, ()| {
+        if *key > 100 {
+            let _ = sender.send(Instant::now());
+        } else if *key == SLOW && thread::current().name() == Some("shardwheel-lane") {
+            seen.pass();
+        }
+    };
+    let scheduler = Scheduler::builder().shards(4).build(callback).expect("in range");
+    let opener = Opener(&gate);
+    eventually("the lookout runs callbacks", || {
+        (0..32).for_each(|key| ignore(scheduler.schedule(key, MS)));
+        thread::sleep(MS);
+        gate.arrived() > 0
+    });
+    let deadline = Instant::now() + ms(3);
+    let others = 101..165;
+    others.clone().for_each(|key| ignore(scheduler.schedule_at(key, (), deadline)));
+    for _ in others {
+        let at = fired.recv_timeout(PATIENCE).expect("it fires");
+        assert!(at < deadline + SOON, "{:?} late beside a slow callback", at - deadline);
+    }
+    drop(opener);
+}
+
 /// The shard of key 0 is blocked; the keys of all others fire in time.
 fn others_are_punctual(
     scheduler: &Scheduler<u64, bool>,

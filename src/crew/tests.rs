@@ -21,13 +21,13 @@ type Timers = Scheduler<u64, ()>;
 
 /// Its callbacks run within `act`.
 fn crew(shard_count: usize, clock: Clock) -> (Timers, Crew<u64, ()>) {
-    crew_of(shard_count, clock, Executor::Inline, Callback::Plain(Box::new(|_, ()| {})), |_| None)
+    crew_of(shard_count, clock, Executor::Inline, Callback::Plain(Box::new(|_, ()| {})), false)
 }
 
 /// Its callbacks go to a pool, which may not keep up.
 fn crew_with_pool(shard_count: usize) -> (Timers, Crew<u64, ()>) {
     let callback = Callback::Plain(Box::new(|_: &u64, ()| {}));
-    crew_of(shard_count, Clock::manual(TICK, Tick(0)), pool(), callback, |_| None)
+    crew_of(shard_count, Clock::manual(TICK, Tick(0)), pool(), callback, false)
 }
 
 fn pool() -> Executor {
@@ -39,19 +39,19 @@ fn crew_of(
     clock: Clock,
     executor: Executor,
     callback: Callback<u64, ()>,
-    lane: impl Fn(usize) -> Option<Lane>,
+    has_lane: bool,
 ) -> (Timers, Crew<u64, ()>) {
     let builder: Builder<u64, ()> = Scheduler::builder().shards(shard_count);
     let Parts { core, runner, hasher, .. } = builder.into_parts(clock, executor, callback);
-    let lane = lane(shard_count).map(Arc::new);
+    let lane = Arc::new(Lane::new(shard_count));
     let worker = |number| {
-        let first = lane.clone().map(|lane| {
+        let first = has_lane.then(|| {
             let own = CallbackThread::start("own".to_owned()).expect("one more thread");
-            CallbackThreads { own, lane: Some(lane) }
+            CallbackThreads { own, lane: Some(Arc::clone(&lane)) }
         });
         Worker::new(Arc::clone(&core), number, first)
     };
-    let crew = Crew::new(Arc::clone(&core), (0..shard_count).map(worker).collect(), true, lane.clone());
+    let crew = Crew::new(Arc::clone(&core), (0..shard_count).map(worker).collect(), true, Arc::clone(&lane));
     (Scheduler::new(core, runner, hasher, Vec::new()), crew)
 }
 
@@ -69,9 +69,18 @@ impl Crew<u64, ()> {
         self.core.clock.set(Nanos(0).plus(now));
     }
 
-    /// Until when the thread may sleep, after some turns.
-    fn rests(&self, number: usize, duty: &mut Duty) -> Nanos {
-        (0..99).find_map(|_| self.turn(number, duty, None)).expect("it comes to rest")
+    /// Until when a worker's thread may sleep, after some turns.
+    fn rests(&self, number: usize) -> Nanos {
+        (0..99).find_map(|_| self.turn(number, &mut 0, false)).expect("it comes to rest")
+    }
+
+    /// The same for the lookout's thread.
+    fn looks_out(&self, duty: &mut Duty) -> Nanos {
+        (0..99).find_map(|_| self.turn_of_lookout(self.lookout(), duty, None)).expect("it comes to rest")
+    }
+
+    fn lookout(&self) -> &Lookout {
+        self.lookout.as_ref().expect("there are several shards")
     }
 
     fn tickets(&self) -> Vec<u32> {
@@ -88,40 +97,42 @@ impl Crew<u64, ()> {
     }
 }
 
-fn off() -> Duty {
-    Duty::new(false)
-}
-
 fn after(duration: Duration) -> Nanos {
     Nanos(0).plus(duration)
 }
 
+/// When the thread of a shard gets up that is due at `due`, if it relies on the lookout.
+fn in_vain(number: usize, due: Duration) -> Nanos {
+    after(due + GRACE * (number as u32 + 1))
+}
+
 /// A lookout that gets up at the first tick.
-fn on_duty(timers: &Timers, crew: &Crew<u64, ()>) -> Duty {
-    on_duty_from(timers, crew, Duration::ZERO)
+fn on_duty(crew: &Crew<u64, ()>) -> Duty {
+    on_duty_from(crew, Duration::ZERO)
 }
 
 /// The same, at the next tick.
-fn on_duty_from(timers: &Timers, crew: &Crew<u64, ()>, now: Duration) -> Duty {
-    let mut duty = Duty::new(true);
-    start(timers, 0, 1, TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(now + TICK));
+fn on_duty_from(crew: &Crew<u64, ()>, now: Duration) -> Duty {
+    let mut duty = Duty::new(false);
+    crew.is_wanted.store(true, Relaxed);
+    assert_eq!(crew.looks_out(&mut duty), after(now + TICK), "somebody may rely on it soon");
     duty
 }
 
 #[test]
 fn the_lookout_gets_up_for_shards_that_are_due_soon() {
     let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
+    start(&timers, 0, 1, TICK);
     start(&timers, 1, 1, 3 * TICK);
     start(&timers, 2, 1, Duration::from_secs(1));
-    assert_eq!(crew.rests(1, &mut off()), after(3 * TICK + GRACE), "it relies on the lookout");
-    assert_eq!(crew.rests(2, &mut off()), after(Duration::from_secs(1)), "it does not: that is far away");
+    assert_eq!([0, 1].map(|number| crew.rests(number)), [in_vain(0, TICK), in_vain(1, 3 * TICK)], "they rely on it");
+    assert_eq!(crew.rests(2), after(Duration::from_secs(1)), "it does not: that is far away");
     let tickets = crew.tickets();
     crew.set_clock(TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+    assert_eq!(crew.looks_out(&mut duty), after(3 * TICK));
     crew.set_clock(3 * TICK);
-    assert!(crew.rests(0, &mut duty) > after(PATIENCE), "the rest is for the others");
+    assert_eq!(crew.looks_out(&mut duty), after(4 * TICK));
     assert_eq!(([0, 1, 2].map(|number| crew.fired(number)), crew.tickets()), ([1, 1, 0], tickets));
     assert_eq!(duty.turns, 3);
 }
@@ -129,109 +140,55 @@ fn the_lookout_gets_up_for_shards_that_are_due_soon() {
 #[test]
 fn a_thread_relies_on_no_lookout_that_may_come_too_late() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = Duty::new(true);
+    let mut duty = on_duty(&crew);
     start(&timers, 0, 1, 3 * TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+    assert_eq!((crew.rests(0), crew.looks_out(&mut duty)), (in_vain(0, 3 * TICK), after(3 * TICK)));
     start(&timers, 1, 1, 2 * TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(2 * TICK));
-    assert_eq!(crew.rests(0, &mut duty), after(3 * TICK));
+    assert_eq!((crew.rests(1), crew.looks_out(&mut duty)), (after(2 * TICK), after(3 * TICK)));
 }
 
 #[test]
 fn a_lookout_with_too_much_to_do_leaves_it_to_the_others() {
     let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
+    let each = 1000;
     let mut rounds = 0;
     while duty.is_on {
         rounds += 1;
         assert!(rounds < 10, "it does not resign");
-        start(&timers, 0, 1, TICK);
-        assert_eq!(crew.rests(0, &mut duty), after(rounds * TICK));
-        for number in 1..3 {
-            start(&timers, number, 10 * LIGHT, TICK);
-            assert_eq!(crew.rests(number, &mut off()), after(rounds * TICK + number as u32 * GRACE));
+        for number in 0..3 {
+            start(&timers, number, each, TICK);
+            assert_eq!(crew.rests(number), in_vain(number, rounds * TICK));
         }
         let before = crew.tickets();
         crew.set_clock(rounds * TICK);
-        crew.rests(0, &mut duty);
-        assert_eq!([1, 2].map(|number| crew.fired(number) as u32), [10 * LIGHT as u32 * rounds; 2]);
-        let told = [1, 2].map(|number| before[number] != crew.tickets()[number]);
-        assert_eq!(told, [!duty.is_on; 2], "the other threads are told");
+        crew.looks_out(&mut duty);
+        assert_eq!([0, 1, 2].map(|number| crew.fired(number)), [each * rounds as usize; 3]);
+        let told = [0, 1, 2].map(|number| before[number] != crew.tickets()[number]);
+        assert_eq!(told, [!duty.is_on; 3], "the other threads are told");
     }
     assert!(rounds > 1, "one round does not count for much");
     let next = (rounds + 1) * TICK;
     (0..2).for_each(|number| start(&timers, number, 1, TICK));
-    assert_eq!([crew.rests(0, &mut duty), crew.rests(1, &mut off())], [after(next); 2], "there is none");
-    assert_eq!(duty.calm, 2 * CALM);
-    // Counted with the turn above.
-    for _ in 1..2 * CALM {
-        assert!(!duty.is_on);
-        crew.rests(0, &mut duty);
+    assert_eq!([0, 1].map(|number| crew.rests(number)), [after(next); 2], "there is none");
+    assert_eq!(crew.looks_out(&mut duty), NEVER);
+    let mut calm = 0;
+    for _ in 0..2 * CALM {
+        assert!(!crew.is_wanted.load(Relaxed));
+        crew.turn(0, &mut calm, false);
     }
-    assert!(duty.is_on, "there was little to do for long enough");
-    assert_eq!(crew.rests(1, &mut off()), after(next + GRACE));
+    assert!(crew.is_wanted.load(Relaxed), "there was little to do for long enough");
+    assert_eq!((crew.looks_out(&mut duty), crew.rests(1)), (after(next), in_vain(1, next)));
 }
 
-/// The other thread relies on the lookout, and is told when that resigns: if `turn` is its next one.
+/// A thread relies on the lookout, and is told when that resigns: if `turn` is its next one.
 fn assert_resigns(timers: &Timers, crew: &Crew<u64, ()>, duty: &mut Duty, turn: impl Fn(&mut Duty)) {
     start(timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    crew.rests(1);
+    assert!(duty.is_on && crew.lookout().due(1).is_some());
     let before = crew.tickets()[1];
-    assert!(duty.is_on);
     turn(duty);
     assert!(!duty.is_on && before != crew.tickets()[1]);
-}
-
-#[test]
-fn a_lookout_whose_own_shard_is_never_done_resigns() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
-    start(&timers, 0, 100_000, TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(TICK));
-    assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.set_clock(TICK);
-        let turns = (0..99).take_while(|_| duty.is_on && crew.turn(0, duty, None).is_none());
-        assert!(turns.count() > 1, "not at once");
-    });
-}
-
-/// Whether the lookout has seen to another shard after one turn, if its own shard has `own` hints that are due, and
-/// `stale` ones to sweep.
-fn sees_to_another_meanwhile(own: usize, stale: usize) -> bool {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let stale = || keys(&timers, 0).skip(own).take(stale);
-    stale().for_each(|key| assert!(timers.schedule(key, PATIENCE).is_ok()));
-    start(&timers, 0, own, TICK);
-    let mut duty = Duty::new(true);
-    assert_eq!(crew.rests(0, &mut duty), after(TICK));
-    start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
-    stale().for_each(|key| assert!(timers.cancel(&key).is_some()));
-    crew.set_clock(TICK);
-    assert_eq!(crew.turn(0, &mut duty, None), None, "it has more to do");
-    let is_seen_to = crew.fired(1) == 1;
-    crew.rests(0, &mut duty);
-    assert!(duty.is_on);
-    is_seen_to
-}
-
-#[test]
-fn a_lookout_whose_own_shard_is_not_done_sees_to_the_others_meanwhile() {
-    assert!(sees_to_another_meanwhile(3000, 0), "what is due");
-    assert!(sees_to_another_meanwhile(1, 20_000), "what is stale");
-}
-
-#[test]
-fn a_lookout_that_goes_on_is_there() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
-    start(&timers, 0, 3000, TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(TICK));
-    crew.set_clock(2 * TICK);
-    assert_eq!(crew.turn(0, &mut duty, None), None, "it has more to do");
-    crew.set_clock(2 * TICK + MISSING);
-    start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(3 * TICK + MISSING + GRACE), "it relies on the lookout");
 }
 
 #[test]
@@ -244,149 +201,331 @@ fn a_round_takes_no_longer_than_a_part_of_a_tick() {
 #[test]
 fn a_lookout_that_gets_up_late_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
-    let slept = || Some(Slept { until: after(TICK), is_called: false });
+    let mut duty = on_duty(&crew);
+    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookout(), duty, Some(after(TICK)));
+    crew.set_clock(TICK + LATE);
+    turn(&mut duty);
+    assert!(duty.is_on, "a little late is what it is always");
     assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.set_clock(TICK + LATE);
-        crew.turn(0, duty, slept());
-        assert!(duty.is_on, "a little late is what it is always");
-        start(&timers, 1, 1, TICK);
-        assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + LATE));
         crew.set_clock(TICK + LATE + Duration::from_nanos(1));
-        crew.turn(0, duty, slept());
+        assert_eq!(turn(duty), Some(NEVER));
     });
-    (0..3).for_each(|_| _ = crew.rests(0, &mut duty));
-    assert!(duty.turns > 3);
-    crew.turn(0, &mut duty, slept());
-    assert_eq!(duty.turns, 1, "that was no calm turn, but one more has begun");
 }
 
 #[test]
 fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
     start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    assert_eq!(crew.rests(1), in_vain(1, TICK));
     let _getting_up = lock(&crew.workers[1]);
     crew.set_clock(TICK + LATE);
-    crew.rests(0, &mut duty);
+    crew.looks_out(&mut duty);
     assert!(duty.is_on);
     crew.set_clock(TICK + LATE + Duration::from_nanos(1));
-    crew.rests(0, &mut duty);
+    crew.looks_out(&mut duty);
     assert!(!duty.is_on);
 }
 
-/// How many rounds it takes until the lookout has resigned: so many hints are due in each, of its own shard and of
-/// another.
-fn rounds_with(own: usize, others: usize) -> usize {
+/// How many rounds it takes until the lookout has resigned: so many hints are due in each, in either shard.
+fn rounds_with(counts: [usize; 2]) -> usize {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
     let stays = |&round: &u32| {
-        start(&timers, 0, own, TICK);
-        crew.rests(0, &mut duty);
-        start(&timers, 1, others, TICK);
-        crew.rests(1, &mut off());
+        for (number, count) in counts.into_iter().enumerate() {
+            start(&timers, number, count, TICK);
+            assert_eq!(crew.rests(number), in_vain(number, round * TICK));
+        }
         crew.set_clock(round * TICK);
-        crew.rests(0, &mut duty);
+        crew.looks_out(&mut duty);
         duty.is_on
     };
     1 + (1..20).take_while(stays).count()
 }
 
 #[test]
-fn a_lookout_resigns_if_its_own_shard_and_the_others_have_too_much_together() {
-    assert_eq!([(5 * LIGHT, 1), (1, 4 * LIGHT)].map(|(own, others)| rounds_with(own, others)), [20; 2]);
-    assert!((2..10).contains(&rounds_with(5 * LIGHT, 4 * LIGHT)));
+fn a_lookout_resigns_if_the_shards_have_too_much_together() {
+    assert_eq!([[MOST - 100, 1], [1, MOST - 100]].map(rounds_with), [20; 2]);
+    assert!((2..10).contains(&rounds_with([MOST; 2])));
 }
 
 #[test]
-fn a_lookout_whose_own_worker_takes_too_long_resigns() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
-    start(&timers, 0, 10_000, TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(TICK));
-    assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.set_clock(TICK + LATE + Duration::from_nanos(1));
-        assert_eq!(crew.turn(0, duty, None), None);
-    });
-}
-
-#[test]
-fn a_lookout_whose_executor_does_not_keep_up_resigns() {
-    let (timers, crew) = crew_with_pool(2);
-    let mut duty = on_duty(&timers, &crew);
-    assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.keeps_up(0, false);
-        assert_eq!(crew.turn(0, duty, None), None);
-    });
+fn the_lookout_may_have_more_to_do_for_more_shards() {
+    let most = |shard_count| crew(shard_count, Clock::manual(TICK, Tick(0))).1.most();
+    assert_eq!([2, 6, 12].map(most), [MOST, MOST, 2 * MOST]);
 }
 
 #[test]
 fn a_lookout_that_keeps_giving_shards_back_resigns() {
     let (timers, crew) = crew_with_pool(24);
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
     let rounds = (1..20).take_while(|&round| {
-        start(&timers, 0, 2 * LIGHT, TICK);
-        crew.rests(0, &mut duty);
-        for number in 1..24 {
+        for number in 0..24 {
             crew.keeps_up(number, true);
             start(&timers, number, 1, TICK);
-            crew.rests(number, &mut off());
+            crew.rests(number);
             crew.keeps_up(number, false);
         }
         crew.set_clock(round * TICK);
-        crew.rests(0, &mut duty);
+        crew.looks_out(&mut duty);
         duty.is_on
     });
     assert!((1..15).contains(&rounds.count()));
 }
 
+/// Whether there is to be a lookout after `turns` turns of the first thread, a tick apart, each with so many hints to
+/// look at, and the next one due after `gap` ticks.
+fn is_wanted_after(turns: u32, looks: usize, gap: u32) -> bool {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut calm = 0;
+    for turn in 0..turns {
+        assert!(!crew.is_wanted.load(Relaxed), "after {turn} turns");
+        crew.set_clock(turn * gap * TICK);
+        start(&timers, 0, looks, gap * TICK);
+        crew.turn(0, &mut calm, false);
+    }
+    crew.is_wanted.load(Relaxed)
+}
+
 #[test]
-fn a_lookout_comes_back_when_its_own_shard_has_little_enough_to_do() {
-    let comes_back = |own| {
-        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-        let mut duty = off();
-        for round in 1..=CALM {
-            start(&timers, 0, own, TICK);
-            crew.rests(0, &mut duty);
-            crew.set_clock(round * TICK);
-            crew.rests(0, &mut duty);
+fn there_is_a_lookout_after_enough_turns_with_little_to_do_one_soon_after_the_other() {
+    let (most, soon) = (MOST / 4 * 3 / 2, 2 * SPARSE.as_millis() as u32);
+    assert!(is_wanted_after(CALM, most, 1) && !is_wanted_after(CALM - 1, most, 1));
+    assert!(!is_wanted_after(CALM + 1, most + 1, 1), "too much");
+    assert!(is_wanted_after(CALM, 1, soon) && !is_wanted_after(CALM + 1, 1, soon + 1), "too seldom");
+    let (_timers, crew) = crew_with_pool(2);
+    crew.keeps_up(0, false);
+    let mut calm = 0;
+    (0..2 * CALM).for_each(|_| assert_eq!(crew.turn(0, &mut calm, false), None));
+    assert!(!crew.is_wanted.load(Relaxed), "the executor has its hands full");
+}
+
+/// For how many turns a lookout is on duty if a shard is due each time after so many ticks; 20 ticks at most.
+fn turns_on_duty(gap: u32) -> u32 {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&crew);
+    for turn in 1..40 {
+        start(&timers, 1, 1, gap * TICK);
+        crew.rests(1);
+        crew.looks_out(&mut duty);
+        if !duty.is_on {
+            return turn;
         }
-        duty.is_on
-    };
-    assert!(comes_back(LIGHT) && !comes_back(LIGHT + 1));
+        crew.set_clock(turn * gap * TICK);
+    }
+    40
+}
+
+#[test]
+fn the_lookout_ends_its_duty_where_there_is_something_to_do_but_now_and_then() {
+    assert_eq!([1, 2].map(turns_on_duty), [40; 2]);
+    assert!((2..20).contains(&turns_on_duty(5)));
+}
+
+#[test]
+fn the_lookout_ends_its_duty_if_nobody_relies_on_it() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&crew);
+    for turn in 2..=IDLE_MAX {
+        crew.set_clock(turn * TICK);
+        assert_eq!(crew.looks_out(&mut duty), after((turn + 1) * TICK));
+    }
+    assert_eq!((crew.looks_out(&mut duty), crew.calm.load(Relaxed)), (NEVER, CALM));
+    assert!(!crew.lookout().is_there(0));
 }
 
 #[test]
 fn a_lookout_that_keeps_resigning_takes_longer_to_come_back() {
-    let mut duty = Duty::new(true);
-    let mut calms = Vec::new();
-    let mut serve = |turns| {
-        duty.turns = turns;
-        duty.end();
-        calms.push(duty.calm);
-        assert!(!duty.is_on && duty.turns == 0);
-        duty.begin();
-        assert!(duty.is_on && duty.turns == 0);
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let calm_after = |turns| {
+        let mut duty = Duty { turns, ..Duty::new(true) };
+        crew.resign_if(crew.lookout(), &mut duty, false);
+        assert!(duty.is_on);
+        crew.resign_if(crew.lookout(), &mut duty, true);
+        assert!(!duty.is_on);
+        crew.calm.load(Relaxed)
     };
-    (0..10).for_each(|_| serve(PROVEN - 1));
-    serve(PROVEN);
+    let calms: Vec<_> = [PROVEN - 1; 10].into_iter().chain([PROVEN]).map(calm_after).collect();
     assert_eq!(calms[..3], [2 * CALM, 4 * CALM, 8 * CALM]);
     assert_eq!(calms[8..], [CALM_MAX, CALM_MAX, CALM]);
+}
+
+/// Until when the first thread sleeps, whose shard is due after a second, if the lookout runs callbacks at `ran_at`;
+/// and whether the lookout wakes it then.
+fn guards(ran_at: Duration, now: Duration) -> (Nanos, bool) {
+    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    start(&timers, 0, 1, Duration::from_secs(1));
+    assert_eq!(crew.rests(0), after(Duration::from_secs(1)));
+    crew.set_clock(ran_at);
+    assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
+    let before = crew.tickets()[0];
+    crew.run_callbacks(crew.lookout());
+    let is_called = before != crew.tickets()[0];
+    crew.set_clock(now);
+    (crew.rests(0), is_called)
+}
+
+#[test]
+fn the_guard_sleeps_little_while_the_lookout_runs_callbacks() {
+    let (second, ran_at) = (Duration::from_secs(1), 100 * TICK);
+    let lasts = ran_at + 2 * WATCH;
+    assert_eq!(guards(ran_at, ran_at), (after(ran_at + WATCH), true));
+    assert_eq!(guards(ran_at, lasts - TICK), (after(lasts - TICK + WATCH), true));
+    assert_eq!(guards(ran_at, lasts), (after(second), true), "that was long ago");
+    assert!(!guards(second - WATCH, second).1, "it gets up soon in any case");
+}
+
+#[test]
+fn the_guard_is_not_called_while_it_is_there() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let calls = (0..100_u32).filter(|&turn| {
+        crew.set_clock((100 + turn) * TICK);
+        // It gets up when it said so.
+        if turn % 4 == 1 {
+            crew.rests(0);
+        }
+        let before = crew.tickets()[0];
+        crew.run_callbacks(crew.lookout());
+        assert_eq!(before, crew.tickets()[0], "there are no callbacks");
+        assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
+        crew.run_callbacks(crew.lookout());
+        before != crew.tickets()[0]
+    });
+    assert_eq!(calls.collect::<Vec<_>>(), [0]);
+    // It is up, and does not rest.
+    let (_timers, crew) = crew_with_pool(2);
+    crew.lookout().guard_gets_up_by(NEVER.0);
+    crew.keeps_up(0, false);
+    assert_eq!(crew.turn(0, &mut 0, false), None);
+    assert!(crew.lookout().is_guarded(0, 0));
+}
+
+/// The lookout means to sleep for long, and is called for callbacks.
+#[test]
+fn a_lookout_that_runs_callbacks_is_missed_from_then_on() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    crew.lookout().lie_down(after(14 * TICK).0);
+    crew.set_clock(TICK);
+    assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
+    crew.run_callbacks(crew.lookout());
+    assert!(crew.lookout().is_missing(after(TICK).0 + 1) && !crew.lookout().is_missing(after(TICK).0));
+}
+
+#[test]
+fn the_guard_wakes_all_that_rely_on_a_lookout_that_does_not_come() {
+    let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
+    on_duty(&crew);
+    for (number, due) in [(1, 2 * TICK), (2, 15 * TICK)] {
+        start(&timers, number, 1, due);
+        assert_eq!(crew.rests(number), in_vain(number, due));
+    }
+    let before = crew.tickets();
+    crew.set_clock(TICK + MISSING + Duration::from_nanos(1));
+    crew.rests(0);
+    assert!([1, 2].into_iter().all(|number| before[number] != crew.tickets()[number]));
+}
+
+/// Wherever the guard is when a callback that does not end begins.
+#[test]
+fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
+    for part in 0..=40 {
+        let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        crew.set_clock(9 * TICK);
+        on_duty_from(&crew, 9 * TICK);
+        start(&timers, 1, 1, 9 * TICK);
+        assert_eq!(crew.rests(1), in_vain(1, 18 * TICK));
+        let before = crew.tickets()[1];
+        let begun = 9 * TICK + part * WATCH / 20;
+        crew.lookout().is_guarded(after(9 * TICK).0, 0);
+        let mut look = crew.rests(0);
+        let mut is_up = false;
+        while before == crew.tickets()[1] {
+            is_up |= look > after(begun);
+            if is_up {
+                crew.lookout().stay_up(after(begun).0);
+                crew.lookout().is_guarded(after(begun).0, 0);
+            }
+            assert!(look <= after(begun + MISSING + 2 * WATCH), "part {part}");
+            crew.core.clock.set(look);
+            look = crew.rests(0);
+        }
+    }
+}
+
+/// Whether the lookout stays on duty if callbacks take so long after so many turns, whether it runs those of the next
+/// shard, and how many calm turns it takes until there is one again.
+fn stays_after(spent: Duration, turns: u32) -> (bool, bool, u32) {
+    let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&crew);
+    duty.turns = turns - 1;
+    start(&timers, 1, 1, TICK);
+    assert_eq!(crew.rests(1), in_vain(1, TICK));
+    crew.set_clock(TICK);
+    let core = Arc::clone(&crew.core);
+    let slow = move || {
+        core.clock.set(after(TICK + spent));
+        1
+    };
+    assert!(crew.lane.leave(0, 1, Box::new(slow)).is_none() && crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
+    let before = crew.tickets();
+    start(&timers, 2, 1, 15 * TICK);
+    assert_eq!(crew.rests(2), in_vain(2, 16 * TICK));
+    // As if the others saw to their shards meanwhile.
+    crew.lookout().get_up(1);
+    crew.turn_of_lookout(crew.lookout(), &mut duty, None);
+    let is_told = before[2] != crew.tickets()[2];
+    assert!(is_told != duty.is_on);
+    (duty.is_on, crew.lane.take_back(1).is_none(), crew.calm.load(Relaxed))
+}
+
+#[test]
+fn a_lookout_that_is_kept_by_a_callback_resigns() {
+    assert_eq!(stays_after(LATE, 9), (true, true, CALM));
+    let too_long = [LATE + Duration::from_nanos(1), 10 * LATE, PATIENCE];
+    assert_eq!(too_long.map(|spent| stays_after(spent, PROVEN_QUICK - 1)), [(false, false, 2 * CALM); 3]);
+    assert_eq!(stays_after(PATIENCE, PROVEN_QUICK), (false, false, CALM));
+}
+
+#[test]
+fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&crew);
+    crew.is_wanted.store(true, Relaxed);
+    crew.resign_if(crew.lookout(), &mut duty, true);
+    assert_eq!((crew.looks_out(&mut duty), duty.is_on), (NEVER, false));
+}
+
+#[test]
+fn a_lookout_sleeps_between_long_ticks() {
+    let tick = 3 * NEAR;
+    let (timers, crew) = crew(2, Clock::manual(tick, Tick(0)));
+    let mut duty = Duty::new(true);
+    start(&timers, 1, 1, tick);
+    crew.set_clock(tick - NEAR);
+    crew.lookout().lie_down(after(tick - NEAR).0);
+    assert_eq!(crew.rests(1), in_vain(1, tick));
+    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookout(), duty, None);
+    assert_eq!(turn(&mut duty), Some(after(tick)));
+    start(&timers, 1, 1, tick);
+    crew.set_clock(tick);
+    crew.rests(1);
+    crew.lookout().saw_to(1, after(2 * tick).0);
+    assert_eq!((turn(&mut duty), duty.idle), (Some(after(2 * tick)), 0));
 }
 
 #[test]
 fn a_shard_with_too_much_due_at_once_is_left_to_its_own_thread() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&timers, &crew);
+    let mut duty = on_duty(&crew);
     let all = 10_000;
     start(&timers, 1, all, TICK);
     let before = crew.tickets()[1];
-    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    assert_eq!(crew.rests(1), in_vain(1, TICK));
     crew.set_clock(TICK);
-    assert!(crew.rests(0, &mut duty) > after(PATIENCE), "that is not the lookout's any more");
+    crew.looks_out(&mut duty);
     assert!((1..all).contains(&crew.fired(1)) && before != crew.tickets()[1]);
-    crew.rests(1, &mut off());
+    assert_eq!(crew.lookout().due(1), None, "that is not the lookout's any more");
+    crew.rests(1);
     assert_eq!(crew.fired(1), all);
 }
 
@@ -394,20 +533,19 @@ fn a_shard_with_too_much_due_at_once_is_left_to_its_own_thread() {
 fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(TICK), "there is no lookout yet");
+    assert_eq!(crew.rests(1), after(TICK), "there is no lookout yet");
     crew.set_clock(TICK);
-    let lookout = crew.lookout.as_ref().expect("there are two shards");
     let round = Round { due_by: after(TICK), ends: after(TICK) };
-    assert!(crew.see_to(lookout, 1, &round, &mut Duty::new(true)), "it does not rely on the lookout");
-    let mut duty = on_duty_from(&timers, &crew, TICK);
+    assert!(crew.see_to(crew.lookout(), 1, &round, &mut Duty::new(true)), "it does not rely on the lookout");
+    let mut duty = on_duty_from(&crew, TICK);
     start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(2 * TICK + GRACE));
+    assert_eq!(crew.rests(1), in_vain(1, 2 * TICK));
     crew.set_clock(2 * TICK);
     let getting_up = lock(&crew.workers[1]);
-    assert_eq!(crew.rests(0, &mut duty), after(2 * TICK + NAP));
+    assert_eq!(crew.looks_out(&mut duty), after(2 * TICK + NAP));
     drop(getting_up);
     let round = Round { due_by: after(2 * TICK), ends: after(TICK) };
-    assert!(!crew.see_to(lookout, 1, &round, &mut duty), "its time is over");
+    assert!(!crew.see_to(crew.lookout(), 1, &round, &mut duty), "its time is over");
     assert_eq!((duty.looks, crew.fired(1)), (0, 0));
 }
 
@@ -417,31 +555,30 @@ fn a_worker_helps_with_lines_before_it_rests() {
     let (growth, shard) = (&crew.core.growth, &crew.core.shards[0]);
     (0..20_000).for_each(|key| assert!(timers.schedule(key, PATIENCE).is_ok()));
     assert!((0..100).any(|_| growth.step(0, shard) && growth.wants_help(0, shard)));
-    crew.rests(0, &mut off());
+    crew.rests(0);
     assert!(!growth.wants_help(0, shard));
 }
 
 #[test]
 fn a_lookout_that_does_not_come_is_missed() {
     let (timers, crew) = crew(4, Clock::manual(TICK, Tick(0)));
-    on_duty(&timers, &crew);
-    let until = |number: usize| crew.rests(number, &mut off());
+    on_duty(&crew);
     for number in 1..4 {
         start(&timers, number, 1, number as u32 * TICK);
-        assert_eq!(until(number), after(number as u32 * (TICK + GRACE)));
+        assert_eq!(crew.rests(number), in_vain(number, number as u32 * TICK));
     }
     let before = crew.tickets();
     let told = || [2, 3].map(|number| before[number] != crew.tickets()[number]);
-    let times = [TICK + MISSING, 2 * TICK + MISSING];
+    let times = [TICK + MISSING, TICK + MISSING + Duration::from_nanos(1)];
     let [first, second] = times.map(|time| {
         crew.set_clock(time);
-        until(1);
+        crew.rests(1);
         start(&timers, 1, 1, TICK);
-        (until(1), told())
+        (crew.rests(1) > after(time + GRACE), told())
     });
-    assert_eq!(first, (after(times[1] + GRACE), [false; 2]), "it may be about to come");
-    assert_eq!(second, (after(times[1] + TICK), [true; 2]), "nobody relies on it any more");
-    assert_eq!(crew.fired(1), 2);
+    assert_eq!(first, (true, [false; 2]), "it may be about to come");
+    assert_eq!(second, (false, [true; 2]), "nobody relies on it any more, whenever it is due");
+    assert!(crew.fired(1) > 0);
 }
 
 /// Whether a thread that gets up at `now` sleeps on, although a caller has just brought a nearer deadline. The lookout
@@ -449,38 +586,39 @@ fn a_lookout_that_does_not_come_is_missed() {
 /// about to say that it has resigned.
 fn sleeps_on(due: u32, lookouts: Option<u32>, now: Duration, is_called: bool) -> bool {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let (mut duty, lookout) = (on_duty(&timers, &crew), crew.lookout.as_ref().expect("there are two shards"));
+    let (mut duty, lookout) = (on_duty(&crew), crew.lookout());
     let start_another = |nth: usize, delay| {
         let key = keys(&timers, 1).nth(nth).expect("there are such keys");
         assert!(timers.schedule(key, delay).is_ok());
     };
     start_another(0, TICK);
     start_another(1, due * TICK);
-    assert_eq!(crew.rests(1, &mut off()), after(TICK + GRACE));
+    assert_eq!(crew.rests(1), in_vain(1, TICK));
     let lookouts_due = lookouts.unwrap_or(due);
     start(&timers, 0, 1, lookouts_due * TICK);
+    crew.rests(0);
     crew.set_clock(TICK);
-    assert_eq!(crew.rests(0, &mut duty), after(lookouts_due * TICK));
+    assert_eq!(crew.looks_out(&mut duty), after(lookouts_due * TICK));
     if lookouts.is_none() {
         lookout.resign(|_| {});
     }
     crew.set_clock(now);
     start_another(2, TICK);
-    let until = crew.turn(1, &mut off(), Some(Slept { until: after(now), is_called }));
+    let until = crew.turn(1, &mut 0, !is_called);
     let has_acted = lookout.due(1) != Some(after(due * TICK).0);
-    assert!(has_acted || until == Some(after(due * TICK + GRACE)));
+    assert!(has_acted || until == Some(in_vain(1, due * TICK)));
     !has_acted
 }
 
 #[test]
 fn a_thread_that_gets_up_in_vain_sleeps_on() {
-    let (up, near) = (TICK + GRACE, 11 + NEAR.as_millis() as u32);
-    assert!(sleeps_on(14, Some(14), up, false) && sleeps_on(near, Some(near), up, false));
+    let (up, near) = (2 * TICK, 2 + NEAR.as_millis() as u32);
+    assert!(sleeps_on(14, Some(14), up, false) && sleeps_on(near, Some(14), up, false));
     assert!(!sleeps_on(14, Some(14), up, true), "it was called");
     assert!(!sleeps_on(14, Some(14), 14 * TICK, false), "the lookout has not seen to the shard");
-    assert!(!sleeps_on(14, Some(5), up, false), "the lookout is missing");
+    assert!(!sleeps_on(14, Some(5), 5 * TICK + MISSING + TICK, false), "the lookout is missing");
     assert!(!sleeps_on(14, None, up, false), "there is none any more");
-    assert!(!sleeps_on(near + 1, Some(near), up, false), "that is far away");
+    assert!(!sleeps_on(near + 1, Some(14), up, false), "that is far away");
 }
 
 #[test]
@@ -488,54 +626,46 @@ fn there_is_no_lookout_for_one_shard_or_for_workers_that_run_user_code() {
     let (_timers, single) = crew(1, Clock::manual(TICK, Tick(0)));
     let (_timers, several) = crew(2, Clock::manual(TICK, Tick(0)));
     let workers = several.workers.iter().filter_map(|worker| lock(worker).take()).collect();
-    let run_user_code = Crew::new(Arc::clone(&several.core), workers, false, None);
+    let run_user_code = Crew::new(Arc::clone(&several.core), workers, false, Arc::clone(&several.lane));
     assert!(single.lookout.is_none() && several.lookout.is_some() && run_user_code.lookout.is_none());
 }
 
 #[test]
-fn one_thread_runs_what_the_lookout_gathers() {
+fn the_lookout_runs_what_it_gathers() {
     let (sender, names) = mpsc::channel();
     let callback = move |_: &u64, ()| {
         let name = thread::current().name().unwrap_or_default().to_owned();
         sender.send(name).expect("the test listens");
     };
-    let (timers, crew) =
-        crew_of(3, Clock::manual(TICK, Tick(0)), pool(), Callback::Plain(Box::new(callback)), |shard_count| {
-            Some(Lane::start(shard_count, "lane".to_owned()).expect("one more thread"))
-        });
-    let mut duty = Duty::new(true);
-    let mut now = Duration::ZERO;
-    // If this thread is held up meanwhile, some are left to their shards' own threads. And the lane's thread need
-    // not be woken as long as it has not slept.
-    let is_gathered = (0..100).filter(|_| {
-        let due = now + TICK;
-        start(&timers, 0, 1, TICK);
-        assert_eq!(crew.rests(0, &mut duty), after(due));
-        for number in 1..3 {
-            start(&timers, number, 1, TICK);
-            assert_eq!(crew.rests(number, &mut off()), after(due + number as u32 * GRACE));
+    let (timers, crew) = crew_of(3, Clock::manual(TICK, Tick(0)), pool(), Callback::Plain(Box::new(callback)), true);
+    let mut duty = on_duty(&crew);
+    let own = thread::current().name().map(str::to_owned);
+    for round in 1..4 {
+        for number in 0..3 {
+            start(&timers, number, 2, TICK);
+            crew.rests(number);
+            assert_eq!(crew.lookout().due(number), Some(after(round * TICK).0));
         }
-        now = due;
-        crew.set_clock(now);
-        crew.rests(0, &mut duty);
-        let by = [(); 3].map(|()| names.recv_timeout(PATIENCE).expect("each is called"));
-        by.iter().all(|name| name == "lane")
-    });
-    assert_eq!(is_gathered.take(3).count(), 3);
+        crew.set_clock(round * TICK);
+        crew.looks_out(&mut duty);
+        assert!((0..6).all(|_| names.try_recv().ok() == own), "it has run them all");
+    }
     // Otherwise this would be one of several at a time.
     thread::sleep(TICK);
     start(&timers, 2, 1, TICK);
-    crew.set_clock(now + TICK);
-    crew.rests(2, &mut off());
+    crew.set_clock(4 * TICK);
+    crew.rests(2);
     assert_eq!(names.recv_timeout(PATIENCE).as_deref(), Ok("own"), "it gathers nothing");
 }
 
-/// Runs `test` beside the threads of the crew.
-fn with_threads(shard_count: usize, test: impl FnOnce(&Timers, &Crew<u64, ()>)) {
-    let (timers, crew) = crew(shard_count, Clock::system(TICK, Tick(0)));
+/// Runs `test` beside the threads of the crew. The lookout's is called so.
+fn with_threads(shard_count: usize, callback: Callback<u64, ()>, test: impl FnOnce(&Timers, &Crew<u64, ()>)) {
+    let (timers, crew) = crew_of(shard_count, Clock::system(TICK, Tick(0)), pool(), callback, true);
     let crew = &crew;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..shard_count).map(|number| scope.spawn(move || crew.live(number))).collect();
+        let mut threads: Vec<_> = (0..shard_count).map(|number| scope.spawn(move || crew.live(number))).collect();
+        let lookout = thread::Builder::new().name("lookout".to_owned()).spawn_scoped(scope, || crew.look_out());
+        threads.push(lookout.expect("one more thread"));
         let result = catch_unwind(AssertUnwindSafe(|| test(&timers, crew)));
         // Otherwise the threads would never end.
         timers.close(crate::Close::Discard);
@@ -544,49 +674,66 @@ fn with_threads(shard_count: usize, test: impl FnOnce(&Timers, &Crew<u64, ()>)) 
     });
 }
 
-fn fires(timers: &Timers, key: u64) {
+fn eventually(condition: impl Fn() -> bool) {
     let begin = Instant::now();
-    while timers.contains(&key) {
+    while !condition() {
         assert!(begin.elapsed() < PATIENCE, "nobody sees to the shard");
         thread::sleep(TICK / 10);
     }
 }
 
-/// The first thread stands still in the middle of its work, while the others rely on it. Several times, since a slow
-/// machine may let them not rely on it.
+/// The lookout stands still in a callback, while others rely on it.
 #[test]
 fn the_others_go_on_without_the_lookout() {
-    let go_on = |timers: &Timers, crew: &Crew<u64, ()>| {
-        let key = |number| keys(timers, number).next().expect("there are such keys");
-        let start = |number, ticks| {
-            assert!(timers.schedule(key(number), ticks * TICK).is_ok());
-            thread::sleep(TICK);
-        };
-        start(0, 10);
-        (1..3).for_each(|number| start(number, 15));
-        let lookout = lock(&crew.workers[0]);
-        (1..3).for_each(|number| fires(timers, key(number)));
-        drop(lookout);
-        fires(timers, key(0));
+    const SHARDS: usize = 3;
+    let (begun, begin) = mpsc::channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_over);
+    let callback = move |_: &u64, ()| {
+        if thread::current().name() == Some("lookout") && !seen.load(Relaxed) {
+            begun.send(()).expect("the test listens");
+            eventually(|| seen.load(Relaxed));
+        }
     };
-    (0..5).for_each(|_| with_threads(3, go_on));
+    with_threads(SHARDS, Callback::Plain(Box::new(callback)), |timers, crew| {
+        let fire_all = || (0..SHARDS).for_each(|number| start(timers, number, 2, TICK));
+        let start = Instant::now();
+        while begin.try_recv().is_err() {
+            assert!(start.elapsed() < PATIENCE, "the lookout runs no callbacks");
+            crew.is_wanted.store(true, Relaxed);
+            crew.lane.announce();
+            fire_all();
+            thread::sleep(TICK);
+        }
+        (0..3).for_each(|_| {
+            fire_all();
+            eventually(|| timers.is_empty());
+        });
+        assert!(begin.try_recv().is_err(), "it is still there");
+        is_over.store(true, Relaxed);
+        eventually(|| timers.stats().callbacks_waiting == 0);
+    });
 }
 
 /// Not only when the lookout sees to the shard, as it means to. A slow machine may take until then.
 #[test]
 fn a_thread_that_relies_on_the_lookout_gets_up_when_a_caller_calls_it() {
-    with_threads(2, |timers, _| {
+    with_threads(2, Callback::Plain(Box::new(|_, ()| {})), |timers, crew| {
         let others = || keys(timers, 1);
         let (later, sooner) = (others().next().expect("there is one"), others().nth(1).expect("there is another"));
         let is_called = || {
+            crew.is_wanted.store(true, Relaxed);
+            crew.lane.announce();
             start(timers, 0, 1, 10 * TICK);
+            thread::sleep(TICK);
             assert!(timers.schedule(later, 15 * TICK).is_ok());
             thread::sleep(TICK);
+            let relies = crew.lookout().due(1).is_some();
             assert!(timers.schedule(sooner, TICK).is_ok());
-            fires(timers, sooner);
+            eventually(|| !timers.contains(&sooner));
             let is_called = timers.contains(&later);
-            fires(timers, later);
-            is_called
+            eventually(|| timers.is_empty());
+            relies && is_called
         };
         assert!((0..200).filter(|_| is_called()).take(5).count() == 5);
     });
