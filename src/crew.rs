@@ -348,14 +348,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         until
     }
 
-    /// For the guard, which has looked at so many hints and may sleep until then: while there is no lookout, counts its
-    /// calm turns. After enough of them, there is to be one.
+    /// For the guard, which has looked at so many hints and may sleep until then, if it may: while there is no lookout,
+    /// counts its calm turns. After enough of them, there is to be one.
     fn count_calm(&self, lookout: &Lookout, calm: &mut u32, looks: usize, until: Option<Nanos>) {
         let shard_count = self.workers.len();
         // If each shard has something to do so often.
         let soon = self.core.clock.now().plus(self.at_least_two_ticks(SPARSE) * shard_count as u32);
-        let is_calm = until.is_some_and(|until| until <= soon) && looks * shard_count <= self.most() / 4 * 3;
-        *calm = if is_calm && !lookout.is_there(0) { *calm + 1 } else { 0 };
+        let is_not_calm = looks * shard_count > self.most() / 4 * 3 || until.is_some_and(|until| until > soon);
+        if is_not_calm || lookout.is_there(0) {
+            *calm = 0;
+        } else if until.is_some() {
+            *calm += 1;
+        }
         // Relaxed: numbers. The announcement publishes them.
         if *calm >= self.calm.load(Relaxed) {
             *calm = 0;
@@ -379,7 +383,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
         duty.turns = duty.turns.saturating_add(1);
         self.resign_if(lookout, duty, slept_until.is_some_and(|until| self.is_late(until)));
-        self.see_to_all(lookout, duty);
+        // Otherwise, who relied on it has been told.
+        if duty.is_on {
+            self.see_to_all(lookout, duty);
+        }
         let next = Nanos(lookout.next());
         // It is late, too, if it was stopped since it got up.
         self.resign_if(lookout, duty, self.is_late(next));
@@ -464,8 +471,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         Round { due_by: now.plus(SOON.min(tick / 8)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
     }
 
-    /// Runs the callbacks in the lane, while somebody looks whether one of them is slow. True if one was; then some may
-    /// be left.
+    /// On duty: runs the callbacks in the lane, while somebody looks whether one of them is slow. True if one was; then
+    /// some may be left.
     fn run_callbacks(&self, lookout: &Lookout) -> bool {
         if !self.lane.has_any() {
             return false;

@@ -206,10 +206,16 @@ fn a_lookout_that_gets_up_late_resigns() {
     crew.set_clock(TICK + LATE);
     turn(&mut duty);
     assert!(duty.is_on, "a little late is what it is always");
+    let (left, has_run) = mpsc::channel();
     assert_resigns(&timers, &crew, &mut duty, |duty| {
         crew.set_clock(TICK + LATE + Duration::from_nanos(1));
-        assert_eq!(turn(duty), Some(NEVER));
+        let left = left.clone();
+        assert!(crew.lane.leave(1, 1, Box::new(move || left.send(1).map_or(0, |()| 1))).is_none());
+        assert_eq!(turn(duty), None, "it goes on");
     });
+    assert!(!crew.lookout().is_there(0), "there may be another one");
+    assert_eq!((crew.looks_out(&mut duty), has_run.try_recv()), (NEVER, Ok(1)));
+    assert!(!crew.lookout().is_there(0));
 }
 
 #[test]
@@ -294,8 +300,12 @@ fn there_is_a_lookout_after_enough_turns_with_little_to_do_one_soon_after_the_ot
     assert!(!is_wanted_after(CALM + 1, most + 1, 1), "too much");
     assert!(is_wanted_after(CALM, 1, soon) && !is_wanted_after(CALM + 1, 1, soon + 1), "too seldom");
     let (_timers, crew) = crew_with_pool(2);
+    let mut calm = 7;
+    crew.count_calm(crew.lookout(), &mut calm, most, None);
+    assert_eq!(calm, 7, "that turn is not over");
+    crew.count_calm(crew.lookout(), &mut calm, most + 1, None);
+    assert_eq!(calm, 0, "but that was too much");
     crew.keeps_up(0, false);
-    let mut calm = 0;
     (0..2 * CALM).for_each(|_| assert_eq!(crew.turn(0, &mut calm, false), None));
     assert!(!crew.is_wanted.load(Relaxed), "the executor has its hands full");
 }
