@@ -951,7 +951,7 @@ fn a_callback_in_the_destructor_of_a_thread_local_may_ask_its_clock_to_move() {
     assert_eq!([answer(), answer()], [100, 1], "on one that ends");
 }
 
-/// Wherever that happens: in the pool, the lane, the callback threads or the workers. (In a process of its own, since
+/// Wherever that happens: in the pool, the callback threads or the workers. (In a process of its own, since
 /// the limit is the process's. ThreadSanitizer could not live with it.)
 #[cfg(all(target_os = "linux", not(slow)))]
 #[test]
@@ -959,9 +959,13 @@ fn no_thread_is_left_of_a_scheduler_that_could_not_start() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use shardwheel::BuildError;
     const OWN: &str = "SHARDWHEEL_TEST_OF_LITTLE_MEMORY";
+    const STACK: u64 = 64 << 20;
     const NAME: &str = "no_thread_is_left_of_a_scheduler_that_could_not_start";
     if std::env::var_os(OWN).is_none() {
         let mut own = std::process::Command::new(std::env::current_exe().expect("it runs"));
+        // The room is for stacks, and always leaves half of one: where a thread that has started finds none for itself,
+        // the process ends.
+        own.env("RUST_MIN_STACK", STACK.to_string()).env("MALLOC_ARENA_MAX", "1");
         let status = own.args(["--exact", NAME, "--nocapture"]).env(OWN, "1").status().expect("it can run again");
         return assert!(status.success(), "the process of its own: {status}");
     }
@@ -971,12 +975,12 @@ fn no_thread_is_left_of_a_scheduler_that_could_not_start() {
     };
     let (before, limit) = (figure("Threads:"), getrlimit(Resource::As));
     let build = || Scheduler::<u64>::builder().shards(64).build(|_, ()| {});
-    for room_mib in [3, 16, 64, 256] {
-        let most = (figure("VmSize:") << 10) + (room_mib << 20);
+    for stacks in [0, 1, 20, 100] {
+        let most = (figure("VmSize:") << 10) + stacks * STACK + STACK / 2;
         setrlimit(Resource::As, Rlimit { current: Some(most), ..limit }).expect("it may be lowered");
         let built = build();
         setrlimit(Resource::As, limit).expect("it was that before");
-        assert!(matches!(built, Err(BuildError::Thread(_) | BuildError::Pool(_))), "{room_mib} MiB: {built:?}");
+        assert!(matches!(built, Err(BuildError::Thread(_) | BuildError::Pool(_))), "{stacks} threads: {built:?}");
         eventually("its threads have ended", || figure("Threads:") == before);
     }
     assert!(build().is_ok());
