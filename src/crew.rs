@@ -89,7 +89,7 @@ pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     lookout: Option<Lookout>,
     /// The callbacks that the lookout's thread runs, and what it sleeps on.
     lane: Arc<Lane>,
-    /// There is to be a lookout, which is not on duty yet.
+    /// There is a lookout, or it is to get up.
     is_wanted: AtomicBool,
     /// How many calm turns it takes until there is one.
     calm: AtomicU32,
@@ -374,7 +374,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         // Relaxed: published by the announcement.
         if !duty.is_on && self.is_wanted.load(Relaxed) {
             *duty = Duty::new(true);
-            lookout.lie_down(self.core.clock.now().0);
         }
         if !duty.is_on {
             // What workers have left there by themselves.

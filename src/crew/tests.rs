@@ -308,6 +308,9 @@ fn there_is_a_lookout_after_enough_turns_with_little_to_do_one_soon_after_the_ot
     crew.keeps_up(0, false);
     (0..2 * CALM).for_each(|_| assert_eq!(crew.turn(0, &mut calm, false), None));
     assert!(!crew.is_wanted.load(Relaxed), "the executor has its hands full");
+    on_duty(&crew);
+    crew.count_calm(crew.lookout(), &mut calm, 0, Some(after(TICK)));
+    assert_eq!(calm, 0, "there is one");
 }
 
 /// For how many turns a lookout is on duty if a shard is due each time after so many ticks; 20 ticks at most.
@@ -496,6 +499,21 @@ fn a_lookout_that_is_kept_by_a_callback_resigns() {
     assert_eq!(stays_after(PATIENCE, PROVEN_QUICK), (false, false, CALM));
 }
 
+/// Otherwise calm turns would be counted meanwhile, and another one be wanted.
+#[test]
+fn a_lookout_is_there_from_its_first_callback_on() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let crew = Arc::new(crew);
+    let (own, (found, is_there)) = (Arc::downgrade(&crew), mpsc::channel());
+    let look = move || {
+        let crew = own.upgrade().expect("it runs this");
+        found.send(crew.lookout().is_there(0)).map_or(0, |()| 1)
+    };
+    assert!(crew.lane.leave(1, 1, Box::new(look)).is_none());
+    on_duty(&crew);
+    assert_eq!(is_there.try_recv(), Ok(true));
+}
+
 #[test]
 fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
@@ -573,9 +591,9 @@ fn a_worker_helps_with_lines_before_it_rests() {
 fn a_lookout_that_does_not_come_is_missed() {
     let (timers, crew) = crew(4, Clock::manual(TICK, Tick(0)));
     on_duty(&crew);
-    for number in 1..4 {
-        start(&timers, number, 1, number as u32 * TICK);
-        assert_eq!(crew.rests(number), in_vain(number, number as u32 * TICK));
+    for (number, due) in [(1, TICK), (2, 2 * TICK), (3, 15 * TICK)] {
+        start(&timers, number, 1, due);
+        assert_eq!(crew.rests(number), in_vain(number, due));
     }
     let before = crew.tickets();
     let told = || [2, 3].map(|number| before[number] != crew.tickets()[number]);
@@ -587,7 +605,7 @@ fn a_lookout_that_does_not_come_is_missed() {
         (crew.rests(1) > after(time + GRACE), told())
     });
     assert_eq!(first, (true, [false; 2]), "it may be about to come");
-    assert_eq!(second, (false, [true; 2]), "nobody relies on it any more, whenever it is due");
+    assert_eq!(second, (false, [true, false]), "it does not rely on it any more, and tells who is due");
     assert!(crew.fired(1) > 0);
 }
 
