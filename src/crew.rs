@@ -119,7 +119,7 @@ struct Duty {
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
-    /// The mean time from one turn to the next, times `PAST + 1`.
+    /// The mean time that it meant to sleep after a turn, times `PAST + 1`.
     gap: Duration,
 }
 
@@ -209,6 +209,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
             return self.go_on(number, then);
         };
+        let up_at = self.core.clock.now();
         if number == GUARD {
             // It is up.
             lookout.guard_gets_up_by(0);
@@ -222,7 +223,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return until;
         }
         self.count_calm(lookout, calm, looks, until);
-        until.map(|until| self.guard(lookout, until))
+        until.map(|until| self.guard(lookout, up_at, until))
     }
 
     /// Sees to the shard of the thread itself. Returns until when the thread may sleep, if it may, and how many hints
@@ -336,14 +337,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
     }
 
-    /// For the guard, which may sleep until then: until when it sleeps.
-    fn guard(&self, lookout: &Lookout, until: Nanos) -> Nanos {
-        let (now, watch) = (self.core.clock.now(), self.at_least_two_ticks(WATCH));
-        // Twice as long: so it looks once more after the lookout could be missing.
-        if lookout.guard_lies_down(until.0, now.minus(2 * watch).0) {
+    /// For the guard, which got up at `up_at`, has looked for the lookout after that, and may sleep until then: until
+    /// when it sleeps.
+    fn guard(&self, lookout: &Lookout, up_at: Nanos, until: Nanos) -> Nanos {
+        let watch = self.at_least_two_ticks(WATCH);
+        // So it has looked once after the lookout could be missing, however long its turn was.
+        if lookout.guard_lies_down(until.0, up_at.minus(2 * watch).0) {
             return until;
         }
-        let until = until.min(now.plus(watch));
+        let until = until.min(self.core.clock.now().plus(watch));
         lookout.guard_gets_up_by(until.0);
         until
     }
@@ -470,8 +472,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         Round { due_by: now.plus(SOON.min(tick / 8)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
     }
 
-    /// On duty: runs the callbacks in the lane, while somebody looks whether one of them is slow. True if one was; then
-    /// some may be left.
+    /// On duty: runs the callbacks in the lane, while somebody looks whether one of them is slow. True if they took
+    /// long; then some may be left.
     fn run_callbacks(&self, lookout: &Lookout) -> bool {
         if !self.lane.has_any() {
             return false;

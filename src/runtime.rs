@@ -1,5 +1,6 @@
 //! The threads. Per shard: its worker's (`crew.rs`), pinned if possible; and, if the pool is our own, one for
-//! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several, the lookout's.
+//! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several whose workers run no
+//! user code, the lookout's.
 
 use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
@@ -29,8 +30,8 @@ use std::time::{Duration, Instant};
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
 
-/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lookout if there are several shards;
-/// and the thread that works ahead. On an error, ends those that were started.
+/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lookout if there is to be one; and the
+/// thread that works ahead. On an error, ends those that were started.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,

@@ -438,6 +438,18 @@ fn the_guard_wakes_all_that_rely_on_a_lookout_that_does_not_come() {
     assert!([1, 2].into_iter().all(|number| before[number] != crew.tickets()[number]));
 }
 
+/// The guard's turn may take long, and its last look have been before the lookout could be missing.
+#[test]
+fn the_guard_looks_once_more_after_a_long_turn() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let (begun, far) = (after(9 * TICK), after(PATIENCE));
+    crew.lookout().is_guarded(begun.0, 0);
+    crew.core.clock.set(begun.plus(9 * WATCH));
+    let until = |up_at| crew.guard(crew.lookout(), begun.plus(up_at), far);
+    assert_eq!(until(2 * WATCH - Duration::from_nanos(1)), begun.plus(10 * WATCH));
+    assert_eq!(until(2 * WATCH), far);
+}
+
 /// Wherever the guard is when a callback that does not end begins.
 #[test]
 fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
