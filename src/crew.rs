@@ -205,30 +205,31 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// What a worker's thread does that is up; `in_vain`: it has slept, and nobody has called it. Returns until when it
     /// may sleep, if it may.
     fn turn(&self, number: usize, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
-        let Some(lookout) = &self.lookout else {
-            let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
-            return self.go_on(number, then);
-        };
+        match &self.lookout {
+            None => {
+                let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
+                self.go_on(number, then)
+            }
+            Some(lookout) if number == GUARD => self.turn_of_guard(lookout, calm, in_vain),
+            Some(lookout) => self.turn_beside(lookout, number, in_vain).0,
+        }
+    }
+
+    /// The turn of the thread that looks after the lookout as well.
+    fn turn_of_guard(&self, lookout: &Lookout, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
         let up_at = self.core.clock.now();
-        if number == GUARD {
-            // It is up.
-            lookout.guard_gets_up_by(0);
-        }
-        let sleeps_on = if in_vain { self.still_relies(lookout, number) } else { None };
-        let (until, looks) = match sleeps_on {
-            Some(until) => (Some(until), 0),
-            None => self.see_to_own(lookout, number),
-        };
-        if number != GUARD {
-            return until;
-        }
+        lookout.guard_gets_up_by(0);
+        let (until, looks) = self.turn_beside(lookout, GUARD, in_vain);
         self.count_calm(lookout, calm, looks, until);
         until.map(|until| self.guard(lookout, up_at, until))
     }
 
-    /// Sees to the shard of the thread itself. Returns until when the thread may sleep, if it may, and how many hints
-    /// it has looked at.
-    fn see_to_own(&self, lookout: &Lookout, number: usize) -> (Option<Nanos>, usize) {
+    /// The turn of a thread that may rely on the lookout. Returns until when it may sleep, if it may, and how many
+    /// hints it has looked at.
+    fn turn_beside(&self, lookout: &Lookout, number: usize, in_vain: bool) -> (Option<Nanos>, usize) {
+        if in_vain && let Some(until) = self.still_relies(lookout, number) {
+            return (Some(until), 0);
+        }
         lookout.get_up(number);
         self.look_for(lookout, number);
         let mut worker = lock(&self.workers[number]);

@@ -174,7 +174,6 @@ mod tests {
         lookout.stay_up(32);
         assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, 31));
         lookout.saw_to(1, 30);
-        lookout.saw_to(1, 30);
         let mut told = Vec::new();
         lookout.resign(|shard_number| told.push(shard_number));
         assert_eq!(told, [1]);
