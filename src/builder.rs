@@ -183,8 +183,8 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// A timer waiting for its callback no longer counts. (A repeating one passes its place to the timer that replaces
     /// it.) So `expire_now` then `schedule` in a loop, faster than callbacks run, queues without bound. Timers that
-    /// come due by themselves are not claimed while 65,536 of their shard wait; this is checked once per worker step,
-    /// so the queue may overshoot by a step.
+    /// come due by themselves are not claimed while 65,536 of their shard wait or run; this is checked once per worker
+    /// step, so the queue may overshoot by a step.
     ///
     /// ```
     /// # use shardwheel::Scheduler;

@@ -20,6 +20,7 @@ pub(crate) enum Event {
     Discarded,
     Returned,
     Rejected,
+    CallbackBegun,
     CallbackPanicked,
     CallbackLost,
     ClockRegressed,
@@ -85,6 +86,13 @@ impl Counters {
             }
         }
         least
+    }
+
+    /// Callbacks handed over that have not begun: exact while nothing runs.
+    pub(crate) fn waiting(&self) -> u64 {
+        // First those that have begun: one that begins between the two readings makes the difference no less.
+        let begun = self.sum(Event::CallbackBegun);
+        self.sum(Event::Fired).saturating_sub(begun)
     }
 
     fn ended(&self) -> u64 {

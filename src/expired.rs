@@ -5,7 +5,7 @@ use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
 use crate::service::Core;
-use crate::shard::{Access, Claim, ClaimedNode, FETCH_GROUP, Shard};
+use crate::shard::{Access, Claim, ClaimedNode, FETCH_GROUP, Ordinal, Shard};
 use crate::thread;
 use crate::under_way::{Phase, Shared};
 use crate::unwind::drop_quietly;
@@ -70,9 +70,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     /// its stack; with a backlog, as many as there are.)
     pub(crate) fn run(&self) -> usize {
         let _inside = Inside::new();
+        let ordinal = thread::ordinal();
         let mut taken = Taken::of(self);
         let mut count = 0;
-        while let Some((place, claim)) = self.take() {
+        while let Some((place, claim)) = self.take(&ordinal) {
             if self.is_due == IsDue::Yes
                 && let Some(count) = share_reading(place)
             {
@@ -99,11 +100,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
     }
 
     #[inline]
-    fn take(&self) -> Option<(usize, Claim)> {
+    fn take(&self, ordinal: &Ordinal) -> Option<(usize, Claim)> {
         let taken = self.waiting.take()?;
         self.fetch_ahead(taken.0);
-        // Relaxed: a count.
-        self.core.reports[self.shard_number].waiting.fetch_sub(1, Relaxed);
+        self.core.counters.add(ordinal, Event::CallbackBegun, 1);
         Some(taken)
     }
 
@@ -138,10 +138,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
         if self.waiting() == 0 {
             return;
         }
-        let _inside = Inside::new();
+        let (_inside, ordinal) = (Inside::new(), thread::ordinal());
         let mut taken = Taken::of(self);
-        while let Some((_, claim)) = self.take() {
-            self.core.counters.add(&thread::ordinal(), Event::CallbackLost, 1);
+        while let Some((_, claim)) = self.take(&ordinal) {
+            self.core.counters.add(&ordinal, Event::CallbackLost, 1);
             taken.end(claim, |_, value, repeats| lose(self, value, repeats));
         }
     }
@@ -210,6 +210,8 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
         shard.finish_all(&mut self.nodes, &access);
         batch.core.drop_keys_of(batch.shard_number, &with_keys);
+        // Relaxed: a count.
+        batch.core.reports[batch.shard_number].unfinished.fetch_sub(ended as u64, Relaxed);
         batch.unfinished.end(ended, &batch.core.under_way[batch.shard_number]);
     }
 }
@@ -254,11 +256,12 @@ mod tests {
         let (mut claims, entered) = (Vec::new(), core.under_way[0].enter());
         shard.identities(|timer| claims.extend(shard.claim_this(timer, Purpose::Fire, &access)));
         drop(access);
-        core.reports[0].waiting.fetch_add(count, Relaxed);
+        core.reports[0].unfinished.fetch_add(count, Relaxed);
         let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims, entered);
         core.clock.set(Nanos(3_000_000));
         // The second call, as by a thread that comes to help, finds nothing to do and records nothing.
         (0..2).for_each(|_| _ = batch.run());
+        assert_eq!(core.reports[0].unfinished.load(Relaxed), 0);
         scheduler.stats().lateness
     }
 
@@ -281,5 +284,7 @@ mod tests {
         assert!(few.max == (2 + 4) * MS && is_told(few.p50, (2 + 1) * MS), "{few:?}");
         let many = lateness_of(100);
         assert!(many.max == (2 + 96) * MS && is_told(many.p50, (2 + 32) * MS), "{many:?}");
+        let in_parts = lateness_of(2 * UNFINISHED_MAX as u64 + 1);
+        assert_eq!(in_parts.max, (2 + 512) * MS);
     }
 }

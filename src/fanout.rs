@@ -84,7 +84,7 @@ pub(crate) fn hand_over<K, V>(
     let runner = core.runner.upgrade().expect("whoever claims timers holds the runner");
     let count = claims.len();
     // Relaxed: counts.
-    core.reports[shard_number].waiting.fetch_add(count as u64, Relaxed);
+    core.reports[shard_number].unfinished.fetch_add(count as u64, Relaxed);
     let ordinal = thread::ordinal();
     core.counters.add(&ordinal, Event::Fired, count as u64);
     // A timer that may come back keeps its room.

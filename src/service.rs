@@ -32,8 +32,8 @@ const NOT_PINNED: usize = usize::MAX;
 pub(crate) struct ShardReport {
     pub(crate) wake_ups: AtomicU64,
     pub(crate) wheel_entries: AtomicU64,
-    /// Callbacks handed over that have not begun.
-    pub(crate) waiting: AtomicU64,
+    /// Timers handed over that are not finished, as far as the threads that run them have said.
+    pub(crate) unfinished: AtomicU64,
     pinned_core: AtomicUsize,
     pub(crate) lateness: Histogram,
 }
@@ -43,7 +43,7 @@ impl ShardReport {
         Self {
             wake_ups: AtomicU64::new(0),
             wheel_entries: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
+            unfinished: AtomicU64::new(0),
             pinned_core: AtomicUsize::new(NOT_PINNED),
             lateness: Histogram::new(),
         }
@@ -110,7 +110,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
             callback_panics: sum(Event::CallbackPanicked),
             callbacks_lost: sum(Event::CallbackLost),
             clock_regressions: sum(Event::ClockRegressed),
-            callbacks_waiting: self.reports.iter().map(|report| report.waiting.load(Relaxed)).sum(),
+            callbacks_waiting: self.counters.waiting(),
             lateness: Histogram::summary(self.reports.iter().map(|report| &report.lateness)),
             shards: shards.map(|(shard, report)| shard_stats(shard, report, &pin())).collect(),
         }

@@ -38,8 +38,9 @@ pub struct Stats {
     pub callbacks_lost: u64,
     /// Times that a worker saw the clock go backwards; each shard's worker counts for itself.
     pub clock_regressions: u64,
-    /// Callbacks handed over to the executor that have not begun. While 65,536 of one shard wait, what else comes due
-    /// there stays pending, and can be cancelled. (This is checked once per worker step, so there may be some more.)
+    /// Callbacks handed over to the executor that have not begun. While 65,536 of one shard wait or run, what else
+    /// comes due there stays pending, and can be cancelled. (This is checked once per worker step, so there may be some
+    /// more; and each thread may count up to 255 that have ended.)
     pub callbacks_waiting: u64,
     /// How late timers fired: from the tick at which they were due until their callback began.
     pub lateness: Lateness,

@@ -89,7 +89,7 @@ impl Crew<u64, ()> {
 
     /// Lets it look as if the executor kept up with a shard, or not.
     fn keeps_up(&self, number: usize, does: bool) {
-        self.report(number).waiting.store(if does { 0 } else { 1 << 20 }, Relaxed);
+        self.report(number).unfinished.store(if does { 0 } else { 1 << 20 }, Relaxed);
     }
 
     fn fired(&self, number: usize) -> usize {
