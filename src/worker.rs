@@ -41,7 +41,7 @@ const STALL_TICKS: u64 = 1 << 20;
 const LAG_MAX: u64 = HORIZON_TICKS;
 /// While this many callbacks of the shard wait or run, no more timers expire: they stay pending, and can still be
 /// cancelled.
-const UNFINISHED_MAX: u64 = 1 << 16;
+const BACKLOG_MAX: u64 = 1 << 16;
 /// Later than any tick: no limit for `next_deadline`.
 pub(crate) const NO_LIMIT: Tick = Tick(u64::MAX);
 /// A shard looks at the clock at least every 2^33 ticks (23 hours at 10 us), so that hints, which keep 36 bits of
@@ -187,7 +187,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     /// True if the executor does not keep up. What is due stays pending meanwhile.
     pub(crate) fn is_backlogged(&self) -> bool {
         // A callback that runs right here waits for no other thread.
-        !self.core.runs_inline && self.core.reports[self.index].unfinished.load(Relaxed) >= UNFINISHED_MAX
+        !self.core.runs_inline && self.core.reports[self.index].unfinished.load(Relaxed) >= BACKLOG_MAX
     }
 
     fn look_at_due(&mut self, shard: &Shard<K, V>, now: Tick) {
