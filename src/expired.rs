@@ -13,8 +13,8 @@ use std::mem::{self, needs_drop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// At most this many timers wait to be finished while one thread runs further callbacks: a slow one must not hold up
-/// all those before it.
+/// At most this many timers wait to be finished, or to be counted as such if they have come back, while one thread runs
+/// further callbacks: a slow one must not hold up all those before it.
 const UNFINISHED_MAX: usize = 256;
 
 /// What runs when timers expire. Kept alive by the schedulers' handles, the workers' threads and the batches under way:
@@ -182,7 +182,7 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
     /// Takes a timer's value and passes it to `end`, which returns the value of a timer that repeats, and when that is
     /// to come back.
     fn end(&mut self, claim: Claim, end: impl FnOnce(&ClaimedNode, V, bool) -> Option<(V, Comeback)>) {
-        if self.nodes.len() == UNFINISHED_MAX {
+        if self.nodes.len() + self.rearmed == UNFINISHED_MAX {
             self.finish();
         }
         let shard = self.batch.shard();
@@ -232,22 +232,25 @@ mod tests {
     use crate::lateness::Lateness;
     use crate::scheduler::Scheduler;
     use crate::shard::{Purpose, Tick};
+    use std::sync::atomic::AtomicU64;
     use std::sync::{OnceLock, Weak};
     use std::time::Duration;
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The lateness recorded for `count` timers, each of whose callbacks takes a millisecond.
-    fn lateness_of(count: u64) -> Lateness {
-        let own: Arc<OnceLock<Weak<Core<u64, ()>>>> = Arc::default();
-        let seen = Arc::clone(&own);
-        let slow = move |_: &u64, ()| {
-            let core = seen.get().and_then(Weak::upgrade).expect("it is there");
-            core.clock.set(Nanos(core.clock.now().0 + 1_000_000));
-        };
+    /// What the callback's scheduler shares, once that is built.
+    type Own = Arc<OnceLock<Weak<Core<u64, ()>>>>;
+
+    fn of(own: &Own) -> Arc<Core<u64, ()>> {
+        own.get().and_then(Weak::upgrade).expect("it is there")
+    }
+
+    /// A batch of `count` timers that were due at tick 1, and their scheduler.
+    fn batch_of(count: u64, callback: impl FnOnce(Own) -> Callback<u64, ()>) -> (Scheduler<u64>, Batch<u64, ()>) {
+        let own = Own::default();
         let builder: Builder<u64, ()> = Scheduler::builder().shards(1);
         let Parts { core, runner, hasher, .. } =
-            builder.into_parts(Clock::manual(MS, Tick(0)), Executor::Inline, Callback::Plain(Box::new(slow)));
+            builder.into_parts(Clock::manual(MS, Tick(0)), Executor::Inline, callback(Arc::clone(&own)));
         own.set(Arc::downgrade(&core)).expect("set once");
         let scheduler = Scheduler::new(Arc::clone(&core), Arc::clone(&runner), hasher, Vec::new());
         (0..count).for_each(|key| assert!(scheduler.schedule(key, MS).is_ok()));
@@ -257,11 +260,21 @@ mod tests {
         shard.identities(|timer| claims.extend(shard.claim_this(timer, Purpose::Fire, &access)));
         drop(access);
         core.reports[0].unfinished.fetch_add(count, Relaxed);
-        let batch = Batch::new(Arc::clone(&core), runner, 0, IsDue::Yes, claims, entered);
         core.clock.set(Nanos(3_000_000));
+        (scheduler, Batch::new(core, runner, 0, IsDue::Yes, claims, entered))
+    }
+
+    /// The lateness recorded for `count` timers, each of whose callbacks takes a millisecond.
+    fn lateness_of(count: u64) -> Lateness {
+        let (scheduler, batch) = batch_of(count, |own| {
+            Callback::Plain(Box::new(move |_, ()| {
+                let core = of(&own);
+                core.clock.set(core.clock.now().plus(MS));
+            }))
+        });
         // The second call, as by a thread that comes to help, finds nothing to do and records nothing.
         (0..2).for_each(|_| _ = batch.run());
-        assert_eq!(core.reports[0].unfinished.load(Relaxed), 0);
+        assert_eq!(batch.core.reports[0].unfinished.load(Relaxed), 0);
         scheduler.stats().lateness
     }
 
@@ -286,5 +299,20 @@ mod tests {
         assert!(many.max == (2 + 96) * MS && is_told(many.p50, (2 + 32) * MS), "{many:?}");
         let in_parts = lateness_of(2 * UNFINISHED_MAX as u64 + 1);
         assert_eq!(in_parts.max, (2 + 512) * MS);
+    }
+
+    /// Else the worker would take a batch of many for a backlog until its very end.
+    #[test]
+    fn timers_that_come_back_are_counted_as_finished_meanwhile() {
+        let least = Arc::new(AtomicU64::new(u64::MAX));
+        let seen = Arc::clone(&least);
+        let (_scheduler, batch) = batch_of(2 * UNFINISHED_MAX as u64 + 1, |own| {
+            Callback::Rearming(Box::new(move |_, ()| {
+                seen.fetch_min(of(&own).reports[0].unfinished.load(Relaxed), Relaxed);
+                Next::After(MS)
+            }))
+        });
+        batch.run();
+        assert_eq!(least.load(Relaxed), 1, "the last one's");
     }
 }
