@@ -148,12 +148,15 @@ where
         let ordinal = thread::ordinal();
         loop {
             chunk.extend(items.by_ref().take(CHUNK).map(|item| {
-                let place = self.place(key(&item));
+                let place = self.locate(key(&item));
                 (place, item)
             }));
             if chunk.is_empty() {
                 return answers;
             }
+            // All in a row, without the hashing in between: the processor may have to look up the page of each line,
+            // too, and does so for several at once only if it sees them early enough.
+            chunk.iter().for_each(|(place, _)| place.prefetch());
             let mut access = Access::new(&ordinal);
             all(&mut chunk, &mut access, &mut answers);
         }

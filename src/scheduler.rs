@@ -87,6 +87,14 @@ pub(crate) struct Place<'a, K, V> {
     pub(crate) spot: Spot,
 }
 
+impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Place<'_, K, V> {
+    /// Prefetches the line of the key.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.shard.prefetch_line(self.spot);
+    }
+}
+
 /// Whether a new timer has room within the capacity.
 #[derive(PartialEq)]
 enum Room {
@@ -426,10 +434,17 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// Where the key belongs. Prefetches what is there: a caller who has something else to do does that first.
     #[inline]
     pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
+        let place = self.locate(key);
+        place.prefetch();
+        place
+    }
+
+    /// As `place`, but without prefetching anything.
+    #[inline]
+    pub(crate) fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
         let shards = &self.0.core.shards;
         let (shard_number, hash) = scatter(self.0.hasher.hash_one(key), shards.len());
-        let shard = &shards[shard_number as usize];
-        Place { shard, shard_number, spot: shard.spot(hash) }
+        Place { shard: &shards[shard_number as usize], shard_number, spot: Spot::of(hash) }
     }
 
     #[cfg(test)]

@@ -41,6 +41,11 @@ pub(crate) struct Spot {
 
 impl Spot {
     #[inline]
+    pub(crate) fn of(hash: u32) -> Self {
+        Self { hash }
+    }
+
+    #[inline]
     pub(crate) fn hash(self) -> u32 {
         self.hash
     }
@@ -113,8 +118,15 @@ impl Index {
     /// Where a key of this hash belongs; prefetches its line.
     #[inline]
     pub(super) fn spot(&self, hash: u32) -> Spot {
-        self.lines.prefetch(hash);
-        Spot { hash }
+        let spot = Spot::of(hash);
+        self.prefetch(spot);
+        spot
+    }
+
+    /// Prefetches the line at a spot.
+    #[inline]
+    pub(super) fn prefetch(&self, spot: Spot) {
+        self.lines.prefetch(spot.hash);
     }
 
     /// The first cell that looks like the key's, if there is one (it may be another key's); prefetches its node. The

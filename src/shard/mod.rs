@@ -176,6 +176,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.index.spot(hash)
     }
 
+    /// Prefetches the line at a spot.
+    #[inline]
+    pub(crate) fn prefetch_line(&self, spot: Spot) {
+        self.index.prefetch(spot);
+    }
+
     /// As `spot`; `None` for `NO_HASH`.
     #[inline]
     pub(crate) fn spot_if_indexed(&self, hash: u32) -> Option<Spot> {
