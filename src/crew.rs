@@ -38,9 +38,13 @@ const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(2);
 /// The number of the worker whose thread is the guard, and how long it sleeps at most if the lookout has run callbacks
-/// lately; or two ticks, if that is longer. It wakes all that rely on a lookout that is missing.
+/// lately; or two ticks, if that is longer. It wakes all that rely on a lookout that is missing. The longer callbacks
+/// have been quick, the less it watches them: it sleeps twice as long after each `WATCH_TURNS` of the lookout's turns,
+/// up to four times.
 const GUARD: usize = 0;
 const WATCH: Duration = Duration::from_millis(2);
+const WATCH_TURNS: u32 = 128;
+const WATCH_DOUBLINGS: u32 = 2;
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped. And if callbacks take so long.
 const LATE: Duration = Duration::from_millis(2);
 /// It also resigns if it has more than so many hints to look at, on average, each time that it gets up: with that many,
@@ -93,6 +97,8 @@ pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     is_wanted: AtomicBool,
     /// How many calm turns it takes until there is one.
     calm: AtomicU32,
+    /// For how many turns it has been on duty.
+    turns: AtomicU32,
 }
 
 /// What becomes of a worker that has acted.
@@ -111,8 +117,6 @@ enum Then {
 /// What the lookout's thread keeps.
 struct Duty {
     is_on: bool,
-    /// For how many turns it has been on.
-    turns: u32,
     /// Turns in a row without anything to do, then or soon.
     idle: u32,
     /// Hints looked at in this turn.
@@ -133,7 +137,7 @@ struct Round {
 
 impl Duty {
     fn new(is_on: bool) -> Self {
-        Self { is_on, turns: 0, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
+        Self { is_on, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
     }
 }
 
@@ -142,7 +146,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     pub(crate) fn new(core: Arc<Core<K, V>>, workers: Vec<Worker<K, V>>, may_share: bool, lane: Arc<Lane>) -> Self {
         let lookout = (may_share && workers.len() > 1).then(|| Lookout::new(workers.len()));
         let workers = workers.into_iter().map(Some).map(Mutex::new).collect();
-        Self { core, workers, lookout, lane, is_wanted: AtomicBool::new(false), calm: AtomicU32::new(CALM) }
+        let (calm, turns) = (AtomicU32::new(CALM), AtomicU32::new(0));
+        Self { core, workers, lookout, lane, is_wanted: AtomicBool::new(false), calm, turns }
     }
 
     pub(crate) fn report(&self, number: usize) -> &ShardReport {
@@ -341,7 +346,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// For the guard, which got up at `up_at`, has looked for the lookout after that, and may sleep until then: until
     /// when it sleeps.
     fn guard(&self, lookout: &Lookout, up_at: Nanos, until: Nanos) -> Nanos {
-        let watch = self.at_least_two_ticks(WATCH);
+        let watch = self.watch();
         // So it has looked once after the lookout could be missing, however long its turn was.
         if lookout.guard_lies_down(until.0, up_at.minus(2 * watch).0) {
             return until;
@@ -349,6 +354,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let until = until.min(self.core.clock.now().plus(watch));
         lookout.guard_gets_up_by(until.0);
         until
+    }
+
+    /// How long the guard sleeps at most if the lookout has run callbacks lately.
+    fn watch(&self) -> Duration {
+        // Relaxed: a number.
+        let doublings = WATCH_DOUBLINGS.min(self.turns.load(Relaxed) / WATCH_TURNS);
+        self.at_least_two_ticks(WATCH * (1 << doublings))
     }
 
     /// For the guard, which has looked at so many hints and may sleep until then, if it may: while there is no lookout,
@@ -377,13 +389,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         // Relaxed: published by the announcement.
         if !duty.is_on && self.is_wanted.load(Relaxed) {
             *duty = Duty::new(true);
+            self.turns.store(0, Relaxed);
         }
         if !duty.is_on {
             // What workers have left there by themselves.
             self.lane.run(|| true);
             return Some(NEVER);
         }
-        duty.turns = duty.turns.saturating_add(1);
+        // Relaxed: a number, which only this thread changes.
+        self.turns.store(self.turns.load(Relaxed).saturating_add(1), Relaxed);
         self.resign_if(lookout, duty, slept_until.is_some_and(|until| self.is_late(until)));
         // Otherwise, who relied on it has been told.
         if duty.is_on {
@@ -438,7 +452,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn resign(&self, lookout: &Lookout, duty: &mut Duty, proven: u32) {
         // Relaxed: a number.
         let doubled = CALM_MAX.min(2 * self.calm.load(Relaxed));
-        self.end_duty(lookout, duty, if duty.turns < proven { doubled } else { CALM });
+        self.end_duty(lookout, duty, if self.turns.load(Relaxed) < proven { doubled } else { CALM });
     }
 
     /// `calm`: how many calm turns it takes until there is a lookout again.
@@ -481,7 +495,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
         let begun = self.core.clock.now();
         lookout.stay_up(begun.0);
-        if !lookout.is_guarded(begun.0, begun.plus(self.at_least_two_ticks(WATCH)).0) {
+        if !lookout.is_guarded(begun.0, begun.plus(self.watch()).0) {
             self.core.shards[GUARD].alarm.interrupt();
         }
         self.lane.run(|| !self.is_late(begun));

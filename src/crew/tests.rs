@@ -134,7 +134,7 @@ fn the_lookout_gets_up_for_shards_that_are_due_soon() {
     crew.set_clock(3 * TICK);
     assert_eq!(crew.looks_out(&mut duty), after(4 * TICK));
     assert_eq!(([0, 1, 2].map(|number| crew.fired(number)), crew.tickets()), ([1, 1, 0], tickets));
-    assert_eq!(duty.turns, 3);
+    assert_eq!(crew.turns.load(Relaxed), 3);
 }
 
 #[test]
@@ -351,7 +351,8 @@ fn the_lookout_ends_its_duty_if_nobody_relies_on_it() {
 fn a_lookout_that_keeps_resigning_takes_longer_to_come_back() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let calm_after = |turns| {
-        let mut duty = Duty { turns, ..Duty::new(true) };
+        let mut duty = Duty::new(true);
+        crew.turns.store(turns, Relaxed);
         crew.resign_if(crew.lookout(), &mut duty, false);
         assert!(duty.is_on);
         crew.resign_if(crew.lookout(), &mut duty, true);
@@ -388,23 +389,48 @@ fn the_guard_sleeps_little_while_the_lookout_runs_callbacks() {
     assert!(!guards(second - WATCH, second).1, "it gets up soon in any case");
 }
 
+/// For how many turns the lookout has run callbacks, and how long the guard sleeps then.
+const WATCHES: [(u32, Duration); 6] = [
+    (0, WATCH),
+    (WATCH_TURNS - 1, WATCH),
+    (WATCH_TURNS, Duration::from_millis(4)),
+    (2 * WATCH_TURNS - 1, Duration::from_millis(4)),
+    (2 * WATCH_TURNS, Duration::from_millis(8)),
+    (u32::MAX, Duration::from_millis(8)),
+];
+
+#[test]
+fn the_guard_sleeps_longer_if_callbacks_have_been_quick_for_long() {
+    for (turns, watch) in WATCHES {
+        let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        crew.set_clock(100 * TICK);
+        crew.turns.store(turns, Relaxed);
+        crew.lookout().is_guarded(after(100 * TICK).0, 0);
+        assert_eq!(crew.rests(0), after(100 * TICK + watch), "{turns}");
+    }
+}
+
 #[test]
 fn the_guard_is_not_called_while_it_is_there() {
-    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let calls = (0..100_u32).filter(|&turn| {
-        crew.set_clock((100 + turn) * TICK);
-        // It gets up when it said so.
-        if turn % 4 == 1 {
-            crew.rests(0);
-        }
-        let before = crew.tickets()[0];
-        crew.run_callbacks(crew.lookout());
-        assert_eq!(before, crew.tickets()[0], "there are no callbacks");
-        assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
-        crew.run_callbacks(crew.lookout());
-        before != crew.tickets()[0]
-    });
-    assert_eq!(calls.collect::<Vec<_>>(), [0]);
+    for (turns, watch) in WATCHES {
+        let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        crew.turns.store(turns, Relaxed);
+        let period = 2 * watch.as_millis() as u32;
+        let calls = (0..100_u32).filter(|&turn| {
+            crew.set_clock((100 + turn) * TICK);
+            // It gets up when it said so.
+            if turn % period == 1 {
+                crew.rests(0);
+            }
+            let before = crew.tickets()[0];
+            crew.run_callbacks(crew.lookout());
+            assert_eq!(before, crew.tickets()[0], "there are no callbacks");
+            assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
+            crew.run_callbacks(crew.lookout());
+            before != crew.tickets()[0]
+        });
+        assert_eq!(calls.collect::<Vec<_>>(), [0], "{turns}");
+    }
     // It is up, and does not rest.
     let (_timers, crew) = crew_with_pool(2);
     crew.lookout().guard_gets_up_by(NEVER.0);
@@ -453,10 +479,11 @@ fn the_guard_looks_once_more_after_a_long_turn() {
 /// Wherever the guard is when a callback that does not end begins.
 #[test]
 fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
-    for part in 0..=40 {
+    for (part, (turns, watch)) in (0..=40).flat_map(|part| WATCHES.map(|watch| (part, watch))) {
         let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
         crew.set_clock(9 * TICK);
         on_duty_from(&crew, 9 * TICK);
+        crew.turns.store(turns, Relaxed);
         start(&timers, 1, 1, 9 * TICK);
         assert_eq!(crew.rests(1), in_vain(1, 18 * TICK));
         let before = crew.tickets()[1];
@@ -470,7 +497,7 @@ fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
                 crew.lookout().stay_up(after(begun).0);
                 crew.lookout().is_guarded(after(begun).0, 0);
             }
-            assert!(look <= after(begun + MISSING + 2 * WATCH), "part {part}");
+            assert!(look <= after(begun + MISSING + 2 * watch), "part {part}, {turns}");
             crew.core.clock.set(look);
             look = crew.rests(0);
         }
@@ -482,7 +509,7 @@ fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
 fn stays_after(spent: Duration, turns: u32) -> (bool, bool, u32) {
     let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
-    duty.turns = turns - 1;
+    crew.turns.store(turns - 1, Relaxed);
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), in_vain(1, TICK));
     crew.set_clock(TICK);
@@ -533,6 +560,10 @@ fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
     crew.is_wanted.store(true, Relaxed);
     crew.resign_if(crew.lookout(), &mut duty, true);
     assert_eq!((crew.looks_out(&mut duty), duty.is_on), (NEVER, false));
+    // Then it is watched as closely as ever.
+    crew.turns.store(PROVEN, Relaxed);
+    on_duty(&crew);
+    assert_eq!(crew.turns.load(Relaxed), 1);
 }
 
 #[test]
