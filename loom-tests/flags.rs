@@ -459,7 +459,7 @@ fn relying() {
     let lookout = Arc::new(Lookout::new(2));
     assert!(lookout.lie_down(0));
     let relying = Arc::clone(&lookout);
-    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     let sleeps = lookout.lie_down(10);
     let relies = thread.join().expect("no panic");
     assert!(!(relies && sleeps), "nobody sees to the shard");
@@ -471,7 +471,7 @@ fn relying() {
 fn relying_on_one_that_is_up() {
     let lookout = Arc::new(Lookout::new(2));
     let relying = Arc::clone(&lookout);
-    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     lookout.stay_up(3);
     let sleeps = lookout.lie_down(10);
     let relies = thread.join().expect("no panic");
@@ -485,7 +485,7 @@ fn resigning() {
     let lookout = Arc::new(Lookout::new(2));
     assert!(lookout.lie_down(0));
     let relying = Arc::clone(&lookout);
-    let thread = thread::spawn(move || relying.rely(1, 5, 0));
+    let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     let mut told = Vec::new();
     lookout.resign(|number| told.push(number));
     let relies = thread.join().expect("no panic");

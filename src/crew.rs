@@ -236,7 +236,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return (Some(until), 0);
         }
         lookout.get_up(number);
-        self.look_for(lookout, number);
+        // A thread that was called need not: whoever finds that the lookout is missing calls all who need it. If each
+        // of these looked in turn, that would be the square of the number of shards.
+        if in_vain || number == GUARD {
+            self.look_for(lookout, number);
+        }
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
@@ -316,8 +320,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
     /// For a thread whose worker rests until `due`: until when the thread may sleep.
     fn rely(&self, lookout: &Lookout, number: usize, due: Nanos) -> Nanos {
-        let now = self.core.clock.now();
-        let relies = due <= now.plus(NEAR) && lookout.rely(number, due.0, now.minus(MISSING).0);
+        let is_near = due <= self.core.clock.now().plus(NEAR);
+        let relies = is_near && lookout.rely(number, due.0, || self.core.clock.now().minus(MISSING).0);
         if relies { due.plus(grace(number)) } else { due }
     }
 

@@ -57,12 +57,14 @@ impl Lookout {
     }
 
     /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. False if it should
-    /// have got up before `not_before`, and has not said so since: it may be stopped.
-    pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: u64) -> bool {
+    /// have got up before `not_before`, and has not said so since: it may be stopped. (Asked last: this thread may be
+    /// stopped in here, and `not_before` is a matter of the time.)
+    pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: impl FnOnce() -> u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
         // SeqCst: step 2 of the thread. Pairs with the fence in `lie_down`.
         fence(SeqCst);
-        let relies = (not_before..=due).contains(&self.asleep_until.load(Relaxed));
+        let asleep_until = self.asleep_until.load(Relaxed);
+        let relies = asleep_until <= due && not_before() <= asleep_until;
         if !relies {
             self.get_up(shard_number);
         }
@@ -158,12 +160,15 @@ mod tests {
     #[test]
     fn a_thread_relies_on_it_if_it_gets_up_in_time_and_is_there() {
         let lookout = Lookout::new(3);
-        assert!(!lookout.rely(1, 5, 0), "there is none");
+        assert!(!lookout.rely(1, 5, || 0), "there is none");
         assert!(lookout.lie_down(10));
-        assert!(!lookout.rely(1, 9, 0) && !lookout.rely(1, 20, 11));
+        assert!(!lookout.rely(1, 9, || 0) && !lookout.rely(1, 20, || 11));
         assert_eq!(lookout.next(), NEVER, "nobody relies on it");
-        assert!(lookout.rely(1, 10, 10) && lookout.rely(2, 20, 0));
+        assert!(lookout.rely(1, 10, || 10) && lookout.rely(2, 20, || 0));
         assert_eq!(lookout.next(), 10);
+        let relies_when_asked = || lookout.due(0).map_or(11, |_| 10);
+        assert!(lookout.rely(0, 12, relies_when_asked), "it has published when it is due before it asks");
+        lookout.get_up(0);
         assert!(!lookout.lie_down(11) && lookout.lie_down(10));
         assert!(lookout.due_by(9).eq([]) && lookout.due_by(19).eq([1]) && lookout.due_by(20).eq([1, 2]));
         lookout.saw_to(1, 30);
@@ -172,12 +177,12 @@ mod tests {
         assert!(lookout.is_missing(31) && !lookout.is_missing(30));
         assert!(lookout.is_there(30) && !lookout.is_there(31));
         lookout.stay_up(32);
-        assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, 31));
+        assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, || 31));
         lookout.saw_to(1, 30);
         let mut told = Vec::new();
         lookout.resign(|shard_number| told.push(shard_number));
         assert_eq!(told, [1]);
-        assert!(!lookout.rely(1, NEVER - 1, 0) && !lookout.is_missing(NEVER) && !lookout.is_there(0));
+        assert!(!lookout.rely(1, NEVER - 1, || 0) && !lookout.is_missing(NEVER) && !lookout.is_there(0));
     }
 
     #[test]

@@ -640,15 +640,17 @@ fn a_lookout_that_does_not_come_is_missed() {
     }
     let before = crew.tickets();
     let told = || [2, 3].map(|number| before[number] != crew.tickets()[number]);
-    let times = [TICK + MISSING, TICK + MISSING + Duration::from_nanos(1)];
-    let [first, second] = times.map(|time| {
+    let missing = TICK + MISSING + Duration::from_nanos(1);
+    let [first, second, third] = [(TICK + MISSING, true), (missing, false), (missing, true)].map(|(time, in_vain)| {
         crew.set_clock(time);
+        crew.turn(1, &mut 0, in_vain);
         crew.rests(1);
         start(&timers, 1, 1, TICK);
         (crew.rests(1) > after(time + GRACE), told())
     });
     assert_eq!(first, (true, [false; 2]), "it may be about to come");
-    assert_eq!(second, (false, [true, false]), "it does not rely on it any more, and tells who is due");
+    assert_eq!(second, (false, [false; 2]), "it does not rely on it any more; who has called it tells the others");
+    assert_eq!(third, (false, [true, false]), "it tells who is due");
     assert!(crew.fired(1) > 0);
 }
 
