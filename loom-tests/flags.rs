@@ -376,8 +376,13 @@ fn explore(fault: Fault, model: fn()) {
 
 /// Explores the model with stale loads and with visible ones, and checks that it reaches exactly these outcomes.
 fn reaches(model: fn(), expected: &[&str]) {
+    reaches_with(&[false, true], model, expected);
+}
+
+/// The same, with visible loads or stale ones only.
+fn reaches_with(visible: &[bool], model: fn(), expected: &[&str]) {
     OUTCOMES.take();
-    for visible in [false, true] {
+    for &visible in visible {
         LOADS_ARE_VISIBLE.set(visible);
         explore(Fault::None, model);
     }
@@ -492,6 +497,33 @@ fn resigning() {
     assert!(!relies || told == [1], "nobody sees to the shard");
     outcome(if relies { "relies" } else { "does not rely" });
     outcome(if told.is_empty() { "nobody told" } else { "told" });
+}
+
+/// The same, while another thread misses the lookout; and that comes back, or not.
+fn dismissing(comes_back: bool) {
+    let lookout = Arc::new(Lookout::new(2));
+    assert!(lookout.lie_down(0));
+    let [relying, dismissing] = [(); 2].map(|()| Arc::clone(&lookout));
+    let thread = thread::spawn(move || relying.rely(1, 5, || 0));
+    let misses = thread::spawn(move || {
+        let mut told = Vec::new();
+        dismissing.dismiss(3, |number| told.push(number));
+        told
+    });
+    let sleeps = !comes_back || lookout.lie_down(10);
+    let relies = thread.join().expect("no panic");
+    let told = misses.join().expect("no panic");
+    assert!(!(relies && sleeps) || told == [1], "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(if told.is_empty() { "nobody told" } else { "told" });
+}
+
+fn dismissing_one_that_is_stopped() {
+    dismissing(false);
+}
+
+fn dismissing_one_that_comes_back() {
+    dismissing(true);
 }
 
 /// The guard goes to sleep until 10, while the lookout, at 3, begins to run callbacks and needs a guard by 5.
@@ -782,6 +814,21 @@ fn a_thread_relies_on_a_lookout_that_comes() {
             assert_notices(Fault::WeakFenceIn(function), model);
         }
     }
+}
+
+#[test]
+fn a_thread_that_relies_on_a_lookout_that_is_dismissed_is_told() {
+    let all = ["relies", "does not rely", "told", "nobody told"];
+    reaches(dismissing_one_that_is_stopped, &all);
+    // Visible loads are exchanges. With one of these, loom may undo what another thread stores at the same time, which
+    // no processor does; and here the lookout stores while others load.
+    reaches_with(&[false], dismissing_one_that_comes_back, &all);
+    for model in [dismissing_one_that_is_stopped, dismissing_one_that_comes_back] {
+        assert_notices(Fault::NoFenceIn(("lookout.rs", "rely")), model);
+        assert_notices(Fault::WeakFenceIn(("lookout.rs", "rely")), model);
+    }
+    assert_notices(Fault::NoFenceIn(("lookout.rs", "dismiss")), dismissing_one_that_is_stopped);
+    assert_notices(Fault::WeakFenceIn(("lookout.rs", "dismiss")), dismissing_one_that_is_stopped);
 }
 
 #[test]

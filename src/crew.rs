@@ -32,18 +32,16 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 0 gets up this long after its shard was to be seen to, that of
 /// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
-/// should have got up `MISSING` ago or earlier, the thread wakes those whose shards are due by then, and none relies on
-/// it any more.
+/// should have got up `MISSING` ago or earlier, the thread wakes all that rely on it, and none does any more.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(2);
 /// The number of the worker whose thread is the guard, and how long it sleeps at most if the lookout has run callbacks
-/// lately; or two ticks, if that is longer. It wakes all that rely on a lookout that is missing. The longer callbacks
-/// have been quick, the less it watches them: it sleeps twice as long after each `WATCH_TURNS` of the lookout's turns,
-/// up to four times.
+/// lately; or two ticks, if that is longer. The longer callbacks have been quick, the less it watches them: it sleeps
+/// twice as long after `QUICK_RUNS` times that the lookout has run some, and twice as long again after as many more.
 const GUARD: usize = 0;
 const WATCH: Duration = Duration::from_millis(2);
-const WATCH_TURNS: u32 = 128;
+const QUICK_RUNS: u32 = 128;
 const WATCH_DOUBLINGS: u32 = 2;
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped. And if callbacks take so long.
 const LATE: Duration = Duration::from_millis(2);
@@ -63,8 +61,8 @@ const PROVEN_QUICK: u32 = 4096;
 /// The weight of what there was before, in means over the lookout's turns; that of the latest turn is 1.
 const PAST: u32 = 7;
 /// It also resigns if its turns are further apart than this, on average (or two ticks, if that is longer): then it
-/// costs the guard as many wake-ups as it saves. And it ends its duty after so many turns in a row without anything to
-/// do.
+/// costs the others, which look whether it still comes, about as many wake-ups as it saves. And it ends its duty after
+/// so many turns in a row without anything to do.
 const SPARSE: Duration = Duration::from_millis(2);
 const IDLE_MAX: u32 = 16;
 /// After a third of a tick, within these bounds, the lookout leaves the shards that are still due to their own threads.
@@ -97,8 +95,8 @@ pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     is_wanted: AtomicBool,
     /// How many calm turns it takes until there is one.
     calm: AtomicU32,
-    /// For how many turns it has been on duty.
-    turns: AtomicU32,
+    /// How often in a row the lookout has run callbacks that were quick.
+    quick_runs: AtomicU32,
 }
 
 /// What becomes of a worker that has acted.
@@ -117,6 +115,8 @@ enum Then {
 /// What the lookout's thread keeps.
 struct Duty {
     is_on: bool,
+    /// For how many turns it has been on.
+    turns: u32,
     /// Turns in a row without anything to do, then or soon.
     idle: u32,
     /// Hints looked at in this turn.
@@ -137,7 +137,7 @@ struct Round {
 
 impl Duty {
     fn new(is_on: bool) -> Self {
-        Self { is_on, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
+        Self { is_on, turns: 0, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
     }
 }
 
@@ -146,8 +146,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     pub(crate) fn new(core: Arc<Core<K, V>>, workers: Vec<Worker<K, V>>, may_share: bool, lane: Arc<Lane>) -> Self {
         let lookout = (may_share && workers.len() > 1).then(|| Lookout::new(workers.len()));
         let workers = workers.into_iter().map(Some).map(Mutex::new).collect();
-        let (calm, turns) = (AtomicU32::new(CALM), AtomicU32::new(0));
-        Self { core, workers, lookout, lane, is_wanted: AtomicBool::new(false), calm, turns }
+        let (is_wanted, calm, quick_runs) = (AtomicBool::new(false), AtomicU32::new(CALM), AtomicU32::new(0));
+        Self { core, workers, lookout, lane, is_wanted, calm, quick_runs }
     }
 
     pub(crate) fn report(&self, number: usize) -> &ShardReport {
@@ -236,11 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return (Some(until), 0);
         }
         lookout.get_up(number);
-        // A thread that was called need not: whoever finds that the lookout is missing calls all who need it. If each
-        // of these looked in turn, that would be the square of the number of shards.
-        if in_vain || number == GUARD {
-            self.look_for(lookout, number);
-        }
+        self.look_for(lookout);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
@@ -337,14 +333,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         lookout.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
     }
 
-    /// For a thread that has got up: if the lookout has not, wakes those that rely on it and are due. The guard wakes
-    /// all.
-    fn look_for(&self, lookout: &Lookout, number: usize) {
-        let now = self.core.clock.now();
-        if lookout.is_missing(now.minus(MISSING).0) {
-            let due_by = if number == GUARD { NEVER.0 - 1 } else { now.0 };
-            lookout.due_by(due_by).for_each(|number| self.core.shards[number].alarm.interrupt());
-        }
+    /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
+    fn look_for(&self, lookout: &Lookout) {
+        let time = self.core.clock.now().minus(MISSING);
+        lookout.dismiss(time.0, |number| self.core.shards[number].alarm.interrupt());
     }
 
     /// For the guard, which got up at `up_at`, has looked for the lookout after that, and may sleep until then: until
@@ -363,7 +355,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// How long the guard sleeps at most if the lookout has run callbacks lately.
     fn watch(&self) -> Duration {
         // Relaxed: a number.
-        let doublings = WATCH_DOUBLINGS.min(self.turns.load(Relaxed) / WATCH_TURNS);
+        let doublings = WATCH_DOUBLINGS.min(self.quick_runs.load(Relaxed) / QUICK_RUNS);
         self.at_least_two_ticks(WATCH * (1 << doublings))
     }
 
@@ -393,15 +385,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         // Relaxed: published by the announcement.
         if !duty.is_on && self.is_wanted.load(Relaxed) {
             *duty = Duty::new(true);
-            self.turns.store(0, Relaxed);
         }
         if !duty.is_on {
             // What workers have left there by themselves.
             self.lane.run(|| true);
             return Some(NEVER);
         }
-        // Relaxed: a number, which only this thread changes.
-        self.turns.store(self.turns.load(Relaxed).saturating_add(1), Relaxed);
+        duty.turns = duty.turns.saturating_add(1);
         self.resign_if(lookout, duty, slept_until.is_some_and(|until| self.is_late(until)));
         // Otherwise, who relied on it has been told.
         if duty.is_on {
@@ -456,7 +446,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn resign(&self, lookout: &Lookout, duty: &mut Duty, proven: u32) {
         // Relaxed: a number.
         let doubled = CALM_MAX.min(2 * self.calm.load(Relaxed));
-        self.end_duty(lookout, duty, if self.turns.load(Relaxed) < proven { doubled } else { CALM });
+        self.end_duty(lookout, duty, if duty.turns < proven { doubled } else { CALM });
     }
 
     /// `calm`: how many calm turns it takes until there is a lookout again.
@@ -503,7 +493,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             self.core.shards[GUARD].alarm.interrupt();
         }
         self.lane.run(|| !self.is_late(begun));
-        self.is_late(begun)
+        let is_slow = self.is_late(begun);
+        // Relaxed: a number, which only this thread changes.
+        let before = self.quick_runs.load(Relaxed);
+        self.quick_runs.store(if is_slow { 0 } else { before.saturating_add(1) }, Relaxed);
+        is_slow
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.

@@ -17,6 +17,9 @@
 //! - the thread's: the lookout sees the shard in 3.
 //! - the lookout's: the thread reads in 3 what the lookout has published, or something newer.
 //!
+//! A thread that misses the lookout takes the same steps in its place: it publishes that there is none, fences, and
+//! wakes all that rely on it.
+//!
 //! The lookout runs callbacks, and one of them may be slow. So another thread, the guard, gets up now and then while it
 //! does, and looks whether it still comes. The two meet in the same way:
 //!
@@ -141,15 +144,23 @@ impl Lookout {
         (not_before..NEVER).contains(&self.asleep_until.load(Relaxed))
     }
 
-    /// True if the lookout should have got up before `time`.
-    pub(crate) fn is_missing(&self, time: u64) -> bool {
-        self.asleep_until.load(Relaxed) < time
-    }
-
     /// From now on there is none. Calls `each` with all shards whose threads may rely on it.
     pub(crate) fn resign(&self, each: impl FnMut(usize)) {
         self.lie_down(NEVER);
         self.due_by(NEVER - 1).for_each(each);
+    }
+
+    /// For a thread that looks for the lookout: if that should have got up before `time`, there is none until it says
+    /// so again. Calls `each` with all shards whose threads may rely on it. Only the first thread does this that misses
+    /// the lookout: those that it calls would otherwise go through all shards, too.
+    pub(crate) fn dismiss(&self, time: u64, each: impl FnMut(usize)) {
+        let seen = self.asleep_until.load(Relaxed);
+        if seen < time && self.asleep_until.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok() {
+            // SeqCst: as in `lie_down`. If the lookout comes back at this moment, what it publishes comes later, and so
+            // it finds all that this thread may have missed.
+            fence(SeqCst);
+            self.due_by(NEVER - 1).for_each(each);
+        }
     }
 }
 
@@ -174,15 +185,31 @@ mod tests {
         lookout.saw_to(1, 30);
         lookout.get_up(2);
         assert!(lookout.lie_down(30) && lookout.due_by(NEVER - 1).eq([1]));
-        assert!(lookout.is_missing(31) && !lookout.is_missing(30));
         assert!(lookout.is_there(30) && !lookout.is_there(31));
         lookout.stay_up(32);
-        assert!(lookout.is_there(31) && !lookout.is_missing(31) && lookout.rely(1, 40, || 31));
+        assert!(lookout.is_there(31) && lookout.rely(1, 40, || 31));
         lookout.saw_to(1, 30);
         let mut told = Vec::new();
         lookout.resign(|shard_number| told.push(shard_number));
         assert_eq!(told, [1]);
-        assert!(!lookout.rely(1, NEVER - 1, || 0) && !lookout.is_missing(NEVER) && !lookout.is_there(0));
+        assert!(!lookout.rely(1, NEVER - 1, || 0) && !lookout.is_there(0));
+    }
+
+    #[test]
+    fn who_misses_it_first_tells_those_that_rely_on_it() {
+        let lookout = Lookout::new(3);
+        lookout.lie_down(10);
+        assert!(lookout.rely(0, 11, || 0) && lookout.rely(2, 20, || 0));
+        let told_at = |time| {
+            let mut told = Vec::new();
+            lookout.dismiss(time, |shard_number| told.push(shard_number));
+            told
+        };
+        assert_eq!((told_at(10), lookout.is_there(10)), (vec![], true), "it may be about to come");
+        assert_eq!((told_at(11), lookout.is_there(0)), (vec![0, 2], false));
+        assert_eq!(told_at(NEVER), [], "that has been done");
+        assert!(!lookout.rely(1, 30, || 0), "there is none");
+        assert!(!lookout.lie_down(30) && lookout.is_there(30), "it is back, and sees to what is due");
     }
 
     #[test]

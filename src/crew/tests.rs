@@ -134,7 +134,7 @@ fn the_lookout_gets_up_for_shards_that_are_due_soon() {
     crew.set_clock(3 * TICK);
     assert_eq!(crew.looks_out(&mut duty), after(4 * TICK));
     assert_eq!(([0, 1, 2].map(|number| crew.fired(number)), crew.tickets()), ([1, 1, 0], tickets));
-    assert_eq!(crew.turns.load(Relaxed), 3);
+    assert_eq!(duty.turns, 3);
 }
 
 #[test]
@@ -351,8 +351,7 @@ fn the_lookout_ends_its_duty_if_nobody_relies_on_it() {
 fn a_lookout_that_keeps_resigning_takes_longer_to_come_back() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let calm_after = |turns| {
-        let mut duty = Duty::new(true);
-        crew.turns.store(turns, Relaxed);
+        let mut duty = Duty { turns, ..Duty::new(true) };
         crew.resign_if(crew.lookout(), &mut duty, false);
         assert!(duty.is_on);
         crew.resign_if(crew.lookout(), &mut duty, true);
@@ -389,32 +388,32 @@ fn the_guard_sleeps_little_while_the_lookout_runs_callbacks() {
     assert!(!guards(second - WATCH, second).1, "it gets up soon in any case");
 }
 
-/// For how many turns the lookout has run callbacks, and how long the guard sleeps then.
+/// How often callbacks have been quick, and how long the guard sleeps then.
 const WATCHES: [(u32, Duration); 6] = [
     (0, WATCH),
-    (WATCH_TURNS - 1, WATCH),
-    (WATCH_TURNS, Duration::from_millis(4)),
-    (2 * WATCH_TURNS - 1, Duration::from_millis(4)),
-    (2 * WATCH_TURNS, Duration::from_millis(8)),
+    (QUICK_RUNS - 1, WATCH),
+    (QUICK_RUNS, Duration::from_millis(4)),
+    (2 * QUICK_RUNS - 1, Duration::from_millis(4)),
+    (2 * QUICK_RUNS, Duration::from_millis(8)),
     (u32::MAX, Duration::from_millis(8)),
 ];
 
 #[test]
 fn the_guard_sleeps_longer_if_callbacks_have_been_quick_for_long() {
-    for (turns, watch) in WATCHES {
+    for (runs, watch) in WATCHES {
         let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
         crew.set_clock(100 * TICK);
-        crew.turns.store(turns, Relaxed);
+        crew.quick_runs.store(runs, Relaxed);
         crew.lookout().is_guarded(after(100 * TICK).0, 0);
-        assert_eq!(crew.rests(0), after(100 * TICK + watch), "{turns}");
+        assert_eq!(crew.rests(0), after(100 * TICK + watch), "{runs}");
     }
 }
 
 #[test]
 fn the_guard_is_not_called_while_it_is_there() {
-    for (turns, watch) in WATCHES {
+    for (runs, watch) in WATCHES {
         let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-        crew.turns.store(turns, Relaxed);
+        crew.quick_runs.store(runs, Relaxed);
         let period = 2 * watch.as_millis() as u32;
         let calls = (0..100_u32).filter(|&turn| {
             crew.set_clock((100 + turn) * TICK);
@@ -429,7 +428,7 @@ fn the_guard_is_not_called_while_it_is_there() {
             crew.run_callbacks(crew.lookout());
             before != crew.tickets()[0]
         });
-        assert_eq!(calls.collect::<Vec<_>>(), [0], "{turns}");
+        assert_eq!(calls.collect::<Vec<_>>(), [0], "{runs}");
     }
     // It is up, and does not rest.
     let (_timers, crew) = crew_with_pool(2);
@@ -447,7 +446,7 @@ fn a_lookout_that_runs_callbacks_is_missed_from_then_on() {
     crew.set_clock(TICK);
     assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
     crew.run_callbacks(crew.lookout());
-    assert!(crew.lookout().is_missing(after(TICK).0 + 1) && !crew.lookout().is_missing(after(TICK).0));
+    assert!(crew.lookout().is_there(after(TICK).0) && !crew.lookout().is_there(after(TICK).0 + 1));
 }
 
 #[test]
@@ -479,26 +478,32 @@ fn the_guard_looks_once_more_after_a_long_turn() {
 /// Wherever the guard is when a callback that does not end begins.
 #[test]
 fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
-    for (part, (turns, watch)) in (0..=40).flat_map(|part| WATCHES.map(|watch| (part, watch))) {
+    for (part, (runs, watch)) in (0..=40).flat_map(|part| WATCHES.map(|watch| (part, watch))) {
         let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+        let (lookout, clock) = (crew.lookout(), &crew.core.clock);
         crew.set_clock(9 * TICK);
         on_duty_from(&crew, 9 * TICK);
-        crew.turns.store(turns, Relaxed);
+        crew.quick_runs.store(runs, Relaxed);
         start(&timers, 1, 1, 9 * TICK);
         assert_eq!(crew.rests(1), in_vain(1, 18 * TICK));
-        let before = crew.tickets()[1];
-        let begun = 9 * TICK + part * WATCH / 20;
-        crew.lookout().is_guarded(after(9 * TICK).0, 0);
-        let mut look = crew.rests(0);
-        let mut is_up = false;
+        let (before, begun) = (crew.tickets()[1], after(9 * TICK + part * watch / 20));
+        let is_guarded = || lookout.is_guarded(clock.now().0, clock.now().plus(watch).0);
+        let mut look = clock.now();
+        // Until then it comes in time, and what it runs is quick.
+        while look <= begun {
+            clock.set(look);
+            lookout.lie_down(look.plus(TICK).0);
+            is_guarded();
+            look = crew.rests(0);
+        }
+        clock.set(begun);
+        lookout.stay_up(begun.0);
+        if !is_guarded() {
+            look = crew.rests(0);
+        }
         while before == crew.tickets()[1] {
-            is_up |= look > after(begun);
-            if is_up {
-                crew.lookout().stay_up(after(begun).0);
-                crew.lookout().is_guarded(after(begun).0, 0);
-            }
-            assert!(look <= after(begun + MISSING + 2 * watch), "part {part}, {turns}");
-            crew.core.clock.set(look);
+            assert!(look <= begun.plus(MISSING + watch), "part {part}, {runs}");
+            clock.set(look);
             look = crew.rests(0);
         }
     }
@@ -509,7 +514,7 @@ fn the_guard_finds_a_lookout_that_is_kept_by_a_callback() {
 fn stays_after(spent: Duration, turns: u32) -> (bool, bool, u32) {
     let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
-    crew.turns.store(turns - 1, Relaxed);
+    duty.turns = turns - 1;
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), in_vain(1, TICK));
     crew.set_clock(TICK);
@@ -538,6 +543,24 @@ fn a_lookout_that_is_kept_by_a_callback_resigns() {
     assert_eq!(stays_after(PATIENCE, PROVEN_QUICK), (false, false, CALM));
 }
 
+#[test]
+fn what_is_slow_is_watched_closely_afterwards() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let runs_after = |spent| {
+        let core = Arc::clone(&crew.core);
+        let job = move || {
+            core.clock.set(core.clock.now().plus(spent));
+            1
+        };
+        assert!(crew.lane.leave(1, 1, Box::new(job)).is_none());
+        crew.run_callbacks(crew.lookout());
+        crew.quick_runs.load(Relaxed)
+    };
+    assert_eq!([LATE, TICK, LATE + TICK, TICK].map(runs_after), [1, 2, 0, 1]);
+    crew.run_callbacks(crew.lookout());
+    assert_eq!(crew.quick_runs.load(Relaxed), 1, "there was nothing to run");
+}
+
 /// Otherwise calm turns would be counted meanwhile, and another one be wanted.
 #[test]
 fn a_lookout_is_there_from_its_first_callback_on() {
@@ -560,10 +583,6 @@ fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
     crew.is_wanted.store(true, Relaxed);
     crew.resign_if(crew.lookout(), &mut duty, true);
     assert_eq!((crew.looks_out(&mut duty), duty.is_on), (NEVER, false));
-    // Then it is watched as closely as ever.
-    crew.turns.store(PROVEN, Relaxed);
-    on_duty(&crew);
-    assert_eq!(crew.turns.load(Relaxed), 1);
 }
 
 #[test]
@@ -640,17 +659,18 @@ fn a_lookout_that_does_not_come_is_missed() {
     }
     let before = crew.tickets();
     let told = || [2, 3].map(|number| before[number] != crew.tickets()[number]);
-    let missing = TICK + MISSING + Duration::from_nanos(1);
-    let [first, second, third] = [(TICK + MISSING, true), (missing, false), (missing, true)].map(|(time, in_vain)| {
+    let times = [TICK + MISSING, TICK + MISSING + Duration::from_nanos(1)];
+    let [first, second] = times.map(|time| {
         crew.set_clock(time);
-        crew.turn(1, &mut 0, in_vain);
         crew.rests(1);
         start(&timers, 1, 1, TICK);
         (crew.rests(1) > after(time + GRACE), told())
     });
     assert_eq!(first, (true, [false; 2]), "it may be about to come");
-    assert_eq!(second, (false, [false; 2]), "it does not rely on it any more; who has called it tells the others");
-    assert_eq!(third, (false, [true, false]), "it tells who is due");
+    assert_eq!(second, (false, [true; 2]), "it does not rely on it any more, and tells the others");
+    let before = crew.tickets();
+    crew.rests(2);
+    assert_eq!(crew.tickets(), before, "who was told tells nobody");
     assert!(crew.fired(1) > 0);
 }
 
