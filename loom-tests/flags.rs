@@ -507,10 +507,13 @@ fn dismissing(comes_back: bool) {
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     let misses = thread::spawn(move || {
         let mut told = Vec::new();
-        dismissing.dismiss(3, |number| told.push(number));
+        dismissing.dismiss(|| 3, |number| told.push(number));
         told
     });
-    let sleeps = !comes_back || lookout.lie_down(10);
+    let sleeps = !comes_back || {
+        lookout.stay_up(4);
+        lookout.lie_down(10)
+    };
     let relies = thread.join().expect("no panic");
     let told = misses.join().expect("no panic");
     assert!(!(relies && sleeps) || told == [1], "nobody sees to the shard");

@@ -32,7 +32,7 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 0 gets up this long after its shard was to be seen to, that of
 /// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
-/// should have got up `MISSING` ago or earlier, the thread wakes all that rely on it, and none does any more.
+/// should have got up `MISSING` ago or earlier, the thread wakes all that rely on it, and none does until it is back.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 const MISSING: Duration = Duration::from_millis(2);
@@ -225,7 +225,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let up_at = self.core.clock.now();
         lookout.guard_gets_up_by(0);
         let (until, looks) = self.turn_beside(lookout, GUARD, in_vain);
-        self.count_calm(lookout, calm, looks, until);
+        self.count_calm(calm, looks, until);
         until.map(|until| self.guard(lookout, up_at, until))
     }
 
@@ -236,7 +236,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return (Some(until), 0);
         }
         lookout.get_up(number);
-        self.look_for(lookout);
+        self.look_for(lookout, number);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookout.get_up(number);
@@ -334,9 +334,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
-    fn look_for(&self, lookout: &Lookout) {
-        let time = self.core.clock.now().minus(MISSING);
-        lookout.dismiss(time.0, |number| self.core.shards[number].alarm.interrupt());
+    fn look_for(&self, lookout: &Lookout, number: usize) {
+        let wake = |number: usize| self.core.shards[number].alarm.interrupt();
+        let dismisses = lookout.dismiss(|| self.core.clock.now().minus(MISSING).0, wake);
+        // Another thread may have dismissed it, or it may have resigned, and been stopped before all were woken.
+        if number == GUARD && !dismisses && !lookout.is_there(0) {
+            lookout.each_relying(wake);
+        }
     }
 
     /// For the guard, which got up at `up_at`, has looked for the lookout after that, and may sleep until then: until
@@ -361,17 +365,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
     /// For the guard, which has looked at so many hints and may sleep until then, if it may: while there is no lookout,
     /// counts its calm turns. After enough of them, there is to be one.
-    fn count_calm(&self, lookout: &Lookout, calm: &mut u32, looks: usize, until: Option<Nanos>) {
+    fn count_calm(&self, calm: &mut u32, looks: usize, until: Option<Nanos>) {
         let shard_count = self.workers.len();
         // If each shard has something to do so often.
         let soon = self.core.clock.now().plus(self.at_least_two_ticks(SPARSE) * shard_count as u32);
         let is_not_calm = looks * shard_count > self.most() / 4 * 3 || until.is_some_and(|until| until > soon);
-        if is_not_calm || lookout.is_there(0) {
+        // Relaxed, here and below: numbers, and a flag that the announcement publishes. (Not `is_there`: a lookout that
+        // was dismissed may be back at any time.)
+        if is_not_calm || self.is_wanted.load(Relaxed) {
             *calm = 0;
         } else if until.is_some() {
             *calm += 1;
         }
-        // Relaxed: numbers. The announcement publishes them.
         if *calm >= self.calm.load(Relaxed) {
             *calm = 0;
             self.is_wanted.store(true, Relaxed);

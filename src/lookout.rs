@@ -64,7 +64,7 @@ impl Lookout {
     /// stopped in here, and `not_before` is a matter of the time.)
     pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: impl FnOnce() -> u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
-        // SeqCst: step 2 of the thread. Pairs with the fence in `lie_down`.
+        // SeqCst: step 2 of the thread. Pairs with those in `lie_down` and `dismiss`.
         fence(SeqCst);
         let asleep_until = self.asleep_until.load(Relaxed);
         let relies = asleep_until <= due && not_before() <= asleep_until;
@@ -147,20 +147,28 @@ impl Lookout {
     /// From now on there is none. Calls `each` with all shards whose threads may rely on it.
     pub(crate) fn resign(&self, each: impl FnMut(usize)) {
         self.lie_down(NEVER);
-        self.due_by(NEVER - 1).for_each(each);
+        self.each_relying(each);
     }
 
     /// For a thread that looks for the lookout: if that should have got up before `time`, there is none until it says
-    /// so again. Calls `each` with all shards whose threads may rely on it. Only the first thread does this that misses
-    /// the lookout: those that it calls would otherwise go through all shards, too.
-    pub(crate) fn dismiss(&self, time: u64, each: impl FnMut(usize)) {
+    /// so again, and `each` is called with all shards whose threads may rely on it. Only the first thread does this
+    /// that misses the lookout, or those that it calls would go through all shards, too. True if it did.
+    pub(crate) fn dismiss(&self, time: impl FnOnce() -> u64, each: impl FnMut(usize)) -> bool {
         let seen = self.asleep_until.load(Relaxed);
-        if seen < time && self.asleep_until.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok() {
-            // SeqCst: as in `lie_down`. If the lookout comes back at this moment, what it publishes comes later, and so
-            // it finds all that this thread may have missed.
+        let does =
+            seen != NEVER && seen < time() && self.asleep_until.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok();
+        if does {
+            // SeqCst: as in `lie_down`. If the lookout comes back at this moment, what it publishes comes later, and
+            // so it finds all that this thread may have missed.
             fence(SeqCst);
-            self.due_by(NEVER - 1).for_each(each);
+            self.each_relying(each);
         }
+        does
+    }
+
+    /// Calls `each` with all shards whose threads rely on the lookout.
+    pub(crate) fn each_relying(&self, each: impl FnMut(usize)) {
+        self.due_by(NEVER - 1).for_each(each);
     }
 }
 
@@ -202,7 +210,8 @@ mod tests {
         assert!(lookout.rely(0, 11, || 0) && lookout.rely(2, 20, || 0));
         let told_at = |time| {
             let mut told = Vec::new();
-            lookout.dismiss(time, |shard_number| told.push(shard_number));
+            let does = lookout.dismiss(|| time, |shard_number| told.push(shard_number));
+            assert!(does != told.is_empty());
             told
         };
         assert_eq!((told_at(10), lookout.is_there(10)), (vec![], true), "it may be about to come");

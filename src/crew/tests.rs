@@ -301,15 +301,15 @@ fn there_is_a_lookout_after_enough_turns_with_little_to_do_one_soon_after_the_ot
     assert!(is_wanted_after(CALM, 1, soon) && !is_wanted_after(CALM + 1, 1, soon + 1), "too seldom");
     let (_timers, crew) = crew_with_pool(2);
     let mut calm = 7;
-    crew.count_calm(crew.lookout(), &mut calm, most, None);
+    crew.count_calm(&mut calm, most, None);
     assert_eq!(calm, 7, "that turn is not over");
-    crew.count_calm(crew.lookout(), &mut calm, most + 1, None);
+    crew.count_calm(&mut calm, most + 1, None);
     assert_eq!(calm, 0, "but that was too much");
     crew.keeps_up(0, false);
     (0..2 * CALM).for_each(|_| assert_eq!(crew.turn(0, &mut calm, false), None));
     assert!(!crew.is_wanted.load(Relaxed), "the executor has its hands full");
     on_duty(&crew);
-    crew.count_calm(crew.lookout(), &mut calm, 0, Some(after(TICK)));
+    crew.count_calm(&mut calm, 0, Some(after(TICK)));
     assert_eq!(calm, 0, "there is one");
 }
 
@@ -461,6 +461,41 @@ fn the_guard_wakes_all_that_rely_on_a_lookout_that_does_not_come() {
     crew.set_clock(TICK + MISSING + Duration::from_nanos(1));
     crew.rests(0);
     assert!([1, 2].into_iter().all(|number| before[number] != crew.tickets()[number]));
+}
+
+/// What says that there is none may be stopped before it has told anybody.
+#[test]
+fn the_guard_tells_those_that_still_rely_on_a_lookout_that_is_gone() {
+    let dismiss = |lookout: &Lookout| assert!(lookout.dismiss(|| NEVER.0, |_| {}));
+    for ends in [dismiss, |lookout: &Lookout| lookout.resign(|_| {})] {
+        let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
+        on_duty(&crew);
+        start(&timers, 1, 1, 2 * TICK);
+        assert_eq!(crew.rests(1), in_vain(1, 2 * TICK));
+        let before = crew.tickets();
+        crew.rests(0);
+        assert_eq!(crew.tickets(), before, "it is there");
+        ends(crew.lookout());
+        crew.rests(2);
+        assert_eq!(crew.tickets(), before, "this is not the guard");
+        crew.rests(0);
+        assert!(before[1] != crew.tickets()[1] && before[2] == crew.tickets()[2]);
+    }
+}
+
+#[test]
+fn no_other_lookout_is_wanted_in_place_of_one_that_was_dismissed() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let mut duty = on_duty(&crew);
+    assert!(crew.lookout().dismiss(|| NEVER.0, |_| {}));
+    let calm_after_one_more = || {
+        let mut calm = 7;
+        crew.count_calm(&mut calm, 0, Some(after(TICK)));
+        calm
+    };
+    assert_eq!(calm_after_one_more(), 0);
+    crew.resign_if(crew.lookout(), &mut duty, true);
+    assert_eq!(calm_after_one_more(), 8);
 }
 
 /// The guard's turn may take long, and its last look have been before the lookout could be missing.
