@@ -155,6 +155,8 @@ impl Lookout {
     /// that misses the lookout, or those that it calls would go through all shards, too. True if it did.
     pub(crate) fn dismiss(&self, time: impl FnOnce() -> u64, each: impl FnMut(usize)) -> bool {
         let seen = self.asleep_until.load(Relaxed);
+        // An exchange, so that a lookout that is back is not hidden. With a load and a store it might be: that would
+        // cost wake-ups, but no timer (the models hold), so no model notices it.
         let does =
             seen != NEVER && seen < time() && self.asleep_until.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok();
         if does {
