@@ -392,7 +392,7 @@ where
         self,
         callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
     ) -> Result<Scheduler<K, V, S>, BuildError> {
-        self.start(Callback::Rearming(Box::new(callback)))
+        self.start(rearming(callback))
     }
 
     /// [`build_rearming`](Self::build_rearming), whose example uses it, on a manual clock; see
@@ -404,10 +404,10 @@ where
         self,
         callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
     ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
-        self.start_manual(Callback::Rearming(Box::new(callback)))
+        self.start_manual(rearming(callback))
     }
 
-    fn start(self, callback: Callback<K, V>) -> Result<Scheduler<K, V, S>, BuildError> {
+    pub(crate) fn start(self, callback: Callback<K, V>) -> Result<Scheduler<K, V, S>, BuildError> {
         self.check()?;
         self.check_cores()?;
         let executor = match &self.executor {
@@ -449,7 +449,10 @@ where
         self.start_manual(Callback::Plain(Box::new(callback)))
     }
 
-    fn start_manual(self, callback: Callback<K, V>) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
+    pub(crate) fn start_manual(
+        self,
+        callback: Callback<K, V>,
+    ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
         self.check()?;
         let clock = Clock::manual(self.tick, Tick(self.first_tick));
         let Parts { core, runner, hasher, .. } = self.into_parts(clock, Executor::Inline, callback);
@@ -529,6 +532,10 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
     pub(crate) hasher: S,
     pub(crate) pinning: Pinning,
     pub(crate) thread_name: String,
+}
+
+fn rearming<K, V>(callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static) -> Callback<K, V> {
+    Callback::Rearming(Box::new(move |key, value, _| callback(key, value)))
 }
 
 fn own_pool(thread_name: &str) -> Result<rayon::ThreadPool, BuildError> {

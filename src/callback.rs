@@ -9,7 +9,7 @@ use crate::unwind::drop_quietly;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the callback of [`build_rearming`](crate::Builder::build_rearming) returns: whether its timer comes back.
 ///
@@ -28,12 +28,31 @@ use std::time::Duration;
 /// # Ok::<(), shardwheel::BuildError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Next {
     /// The timer has done its work; its value is dropped.
     Done,
     /// The same timer, with the value as the callback left it, fires again after this delay, counted from the end of
     /// the callback.
     After(Duration),
+    /// As `After`, but at this moment, or at the next tick if that is past.
+    ///
+    /// ```
+    /// use shardwheel::{Next, Scheduler};
+    /// use std::time::{Duration, Instant};
+    ///
+    /// // The moments still to come, the last one first.
+    /// let (alarms, clock) = Scheduler::builder().build_rearming_manual(|_: &&str, moments: &mut Vec<Instant>| {
+    ///     moments.pop().map_or(Next::Done, Next::At)
+    /// })?;
+    /// let now = clock.now();
+    /// let [one, two, three] = [1, 2, 3].map(|hours| now + Duration::from_secs(3600 * hours));
+    /// alarms.schedule_at("shift", vec![three, two], one).expect("it is open and not full");
+    /// assert_eq!(clock.advance(Duration::from_secs(2 * 3600)), 2);
+    /// assert_eq!(alarms.remaining(&"shift"), Some(Duration::from_secs(3600)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    At(Instant),
 }
 
 /// The user's code for an expired timer.
@@ -41,8 +60,8 @@ pub enum Next {
 pub(crate) enum Callback<K, V> {
     /// Gets the value, or a copy of it if the timer is periodic.
     Plain(Box<dyn Fn(&K, V) + Send + Sync>),
-    /// Decides whether the timer comes back.
-    Rearming(Box<dyn Fn(&K, &mut V) -> Next + Send + Sync>),
+    /// Decides whether the timer comes back. For our own callbacks, also told the scheduler's clock.
+    Rearming(Box<dyn Fn(&K, &mut V, &Clock) -> Next + Send + Sync>),
 }
 /// The user's code for a callback's panic.
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
@@ -104,7 +123,7 @@ where
         }
         Callback::Rearming(callback) => {
             let mut next = Next::Done;
-            call(batch, node, |key| next = callback(key, &mut value));
+            call(batch, node, |key| next = callback(key, &mut value, &batch.core.clock));
             Comeback::AsAnswered(next)
         }
     };
@@ -162,6 +181,7 @@ where
     let next = match comeback {
         Comeback::AsAnswered(Next::Done) => None,
         Comeback::AsAnswered(Next::After(delay)) => Some(clock.due_after(now, delay, shard.hand())),
+        Comeback::AsAnswered(Next::At(moment)) => Some(clock.due_at_nanos(clock.nanos(moment), now)),
         Comeback::AtItsRate => Some(shard.with_period(&node, |period| next_run(clock, period, due, batch.is_due, now))),
     };
     let ordinal = thread::ordinal();

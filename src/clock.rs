@@ -169,8 +169,8 @@ impl Clock {
 
     /// The moment of an `Instant`; those before the origin count as the origin.
     #[inline]
-    fn nanos(&self, instant: Instant) -> u64 {
-        saturating_nanos(instant.saturating_duration_since(self.origin))
+    pub(crate) fn nanos(&self, instant: Instant) -> Nanos {
+        Nanos(saturating_nanos(instant.saturating_duration_since(self.origin)))
     }
 
     /// The tick that has begun at `at`.
@@ -208,7 +208,7 @@ impl Clock {
     /// reached or, while it sleeps, the one at which it will wake up. (A manual clock is always read.)
     #[inline]
     pub(crate) fn due_at(&self, instant: Instant, hand: Tick, reached: Tick) -> Due {
-        let Some(tick) = self.round_up(self.nanos(instant)) else {
+        let Some(tick) = self.round_up(self.nanos(instant).0) else {
             return Due { tick: None, now: hand };
         };
         if tick > reached && matches!(self.source, Source::System(_)) {
@@ -267,9 +267,9 @@ mod tests {
         for _ in 0..100 {
             let clock = Clock::system(MS, Tick(0));
             for _ in 0..100 {
-                let before = clock.nanos(Instant::now());
+                let before = clock.nanos(Instant::now()).0;
                 let now = clock.now().0;
-                let after = clock.nanos(Instant::now());
+                let after = clock.nanos(Instant::now()).0;
                 assert!(now <= after && now + 1_000_000 >= before, "{before}, {now}, {after}");
             }
         }

@@ -25,6 +25,7 @@ use std::time::Duration;
 /// # Ok::<(), shardwheel::BuildError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Close {
     /// Drops their values. Their callbacks never run.
     Discard,
@@ -41,6 +42,7 @@ pub enum Close {
 ///
 /// It is empty for every `close` after the first.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Closed<K, V> {
     /// Timers whose values were dropped.
     pub discarded: usize,

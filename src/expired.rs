@@ -307,7 +307,7 @@ mod tests {
         let least = Arc::new(AtomicU64::new(u64::MAX));
         let seen = Arc::clone(&least);
         let (_scheduler, batch) = batch_of(2 * UNFINISHED_MAX as u64 + 1, |own| {
-            Callback::Rearming(Box::new(move |_, ()| {
+            Callback::Rearming(Box::new(move |_, (), _| {
                 seen.fetch_min(of(&own).reports[0].unfinished.load(Relaxed), Relaxed);
                 Next::After(MS)
             }))

@@ -268,6 +268,31 @@ fn the_callback_decides_whether_its_timer_comes_back() {
 }
 
 #[test]
+fn the_callback_may_name_the_moment() {
+    let (sender, moments) = channel::<Instant>();
+    let moments = Mutex::new(moments);
+    let (scheduler, clock) = rearming(move |_, runs| {
+        *runs += 1;
+        moments.lock().unwrap().try_recv().map_or(Next::Done, Next::At)
+    });
+    let start = clock.now();
+    scheduler.schedule_with(1, 0, MS).unwrap();
+    // Up to a tick, and a moment that is past or present counts as the next tick.
+    for (moment, fires) in [(MS * 5 + MS / 2, 6), (MS * 6, 7), (Duration::ZERO, 8), (MS * 9, 9)] {
+        sender.send(start + moment).unwrap();
+        assert_eq!(
+            clock.advance_to_next().map(|_| scheduler.remaining(&1)),
+            Some(Some(start + MS * fires - clock.now()))
+        );
+    }
+    // However far it is.
+    sender.send(start + Duration::from_secs(1 << 36)).unwrap();
+    assert_eq!(clock.advance(MS * 100), 1);
+    assert_eq!((scheduler.contains(&1), scheduler.cancel(&1)), (true, Some(5)));
+    assert_eq!(scheduler.stats().callback_panics, 0);
+}
+
+#[test]
 fn a_handle_stays_with_a_timer_that_comes_back() {
     let (scheduler, clock) = rearming(|_, _| Next::After(MS * 10));
     let (_, timer): (_, Timer<u32, u32>) = scheduler.schedule_with_handle(1, 7, MS * 10).unwrap();
