@@ -3,10 +3,10 @@
 //!
 //! These files are small, so each fault is a switch in a `sync` of their own.
 
-#[path = "../src/cache/ended.rs"]
-mod ended;
 #[path = "../src/event_count.rs"]
 mod event_count;
+#[path = "../src/cache/expiry.rs"]
+mod expiry;
 #[path = "../src/flags.rs"]
 mod flags;
 #[path = "../src/lookout.rs"]
@@ -17,8 +17,8 @@ mod slot;
 #[path = "../src/under_way.rs"]
 mod under_way;
 
-use ended::Ended;
 use event_count::EventCount;
+use expiry::{Due, Expiry, Renewal};
 use flags::{Abandoned, Closing};
 use lookout::Lookout;
 use loom::cell::UnsafeCell;
@@ -45,7 +45,7 @@ enum Fault {
     /// The first fence of each thread is left out; or it has no common order with the others.
     NoFenceIn(Function),
     WeakFenceIn(Function),
-    /// In a function of `under_way.rs` or `slot.rs`.
+    /// In a function of `under_way.rs`, `slot.rs` or `expiry.rs`.
     In(&'static str, Flaw),
 }
 
@@ -84,10 +84,13 @@ fn flaw(at: &Location) -> Option<Flaw> {
     (at.file().ends_with(file) && lines.contains(&at.line())).then_some(flaw)
 }
 
-/// The lines of a function of `under_way.rs` or `slot.rs`, and in which of these files they are.
+/// The lines of a function of `under_way.rs`, `slot.rs` or `expiry.rs`, and in which of these files they are.
 fn lines_of(function: &str) -> (&'static str, RangeInclusive<u32>) {
-    let files =
-        [("under_way.rs", include_str!("../src/under_way.rs")), ("slot.rs", include_str!("../src/sync/slot.rs"))];
+    let files = [
+        ("under_way.rs", include_str!("../src/under_way.rs")),
+        ("slot.rs", include_str!("../src/sync/slot.rs")),
+        ("expiry.rs", include_str!("../src/cache/expiry.rs")),
+    ];
     let found = |(file, text): (&'static str, &'static str)| Some((file, text, text.find(&format!("fn {function}("))?));
     let (file, text, start) = files.into_iter().find_map(found).expect("it is there");
     let end = start + text[start..].find("\n    }\n").expect("it ends");
@@ -210,7 +213,7 @@ mod sync {
         }
     }
 
-    /// The word of `under_way.rs`, and the times of `lookout.rs`.
+    /// The words of `under_way.rs` and `expiry.rs`, and the times of `lookout.rs`.
     #[derive(Debug, Default)]
     pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
@@ -357,7 +360,7 @@ fn fence_line((file, function): Function) -> u32 {
     let text = match file {
         "flags.rs" => include_str!("../src/flags.rs"),
         "lookout.rs" => include_str!("../src/lookout.rs"),
-        _ => include_str!("../src/cache/ended.rs"),
+        _ => include_str!("../src/cache/expiry.rs"),
     };
     let start = text.find(&format!("fn {function}(")).expect("it is there");
     let fence = start + text[start..].find(" fence(").expect("it has a fence");
@@ -585,24 +588,59 @@ fn last_key() {
     assert_eq!(timer.key.with(|key| unsafe { *key }), 1, "the key is dropped once");
 }
 
-/// An entry of a cache is put into the map while its timer ends. The map is a cell for one entry, the weakest possible
-/// map.
-fn ended_entry() {
-    let entry = Arc::new((Ended::default(), AtomicU32::new(0)));
-    let timer = Arc::clone(&entry);
-    let timer = thread::spawn(move || {
-        timer.0.set();
-        if timer.1.load(Relaxed) == 1 {
-            timer.1.store(0, Relaxed);
+/// An entry of a cache is put into the map while another thread ends it. The map is a cell for one entry, the weakest
+/// possible map.
+fn ended_entry(end: fn(&Expiry) -> bool) {
+    let entry = Arc::new((Expiry::at(5), AtomicU32::new(0)));
+    let ended = Arc::clone(&entry);
+    let ender = thread::spawn(move || {
+        assert!(end(&ended.0));
+        if ended.1.load(Relaxed) == 1 {
+            ended.1.store(0, Relaxed);
         }
     });
     entry.1.store(1, Relaxed);
     if entry.0.is_missed() {
         entry.1.store(0, Relaxed);
     }
-    timer.join().expect("no panic");
-    assert!(entry.0.is_set());
+    ender.join().expect("no panic");
+    assert!(entry.0.is_missed());
     assert_eq!(entry.1.load(Relaxed), 0, "an entry that has ended stays");
+}
+
+fn cancelled_entry() {
+    ended_entry(|expiry| expiry.end(4) == Some(false));
+}
+
+fn expired_entry() {
+    ended_entry(|expiry| expiry.expire(5) == Due::Now);
+}
+
+/// A thread that has read the clock renews an entry, while its deadline passes for another thread.
+fn renewal() {
+    let entry = Arc::new(Expiry::at(5));
+    let own = Arc::clone(&entry);
+    let renewer = thread::spawn(move || own.renew(4, |_| 20) == Renewal::Made(5));
+    let seen = [6, 7].map(|now| entry.is_ahead(now));
+    let is_renewed = renewer.join().expect("no panic");
+    assert!(seen[0] || !seen[1], "it has come back");
+    assert_eq!(is_renewed, entry.is_ahead(8));
+    assert!(seen[0] || !is_renewed, "it was renewed after it had expired");
+    outcome(format!("{seen:?} {is_renewed}"));
+}
+
+/// The entry's timer, a thread that removes the entry, and one that renews it.
+fn one_end() {
+    let entry = Arc::new(Expiry::at(5));
+    let [renewed, removed] = [(); 2].map(|()| Arc::clone(&entry));
+    let renewer = thread::spawn(move || renewed.renew(4, |_| 20));
+    let remover = thread::spawn(move || removed.end(4));
+    let due = entry.expire(5);
+    let renewal = renewer.join().expect("no panic");
+    let removal = remover.join().expect("no panic");
+    assert_eq!(u32::from(due == Due::Now) + u32::from(removal.is_some()), 1, "ends");
+    assert!(due != Due::Now || renewal != Renewal::Made(5), "it has expired though it was renewed");
+    outcome(format!("{due:?} {renewal:?} {removal:?}"));
 }
 
 /// A callback, and a flag, which orders nothing, by which other threads hear of it.
@@ -864,11 +902,28 @@ fn finisher_and_abandoner_need_their_fences() {
 
 #[test]
 fn an_entry_leaves_the_map_when_its_timer_ends() {
-    explore(Fault::None, ended_entry);
-    for function in ["set", "is_missed"].map(|name| ("ended.rs", name)) {
-        assert_notices(Fault::NoFenceIn(function), ended_entry);
-        assert_notices(Fault::WeakFenceIn(function), ended_entry);
+    for (function, model) in [("end", cancelled_entry as fn()), ("expire", expired_entry)] {
+        explore(Fault::None, model);
+        for function in [function, "is_missed"].map(|name| ("expiry.rs", name)) {
+            assert_notices(Fault::NoFenceIn(function), model);
+            assert_notices(Fault::WeakFenceIn(function), model);
+        }
     }
+}
+
+#[test]
+fn nobody_brings_back_what_others_have_seen_expire() {
+    reaches(renewal, &["[false, false] false", "[true, true] true"]);
+    assert_notices_in("change", Flaw::IsTorn, renewal, "renewed after");
+}
+
+#[test]
+fn one_thread_ends_an_entry() {
+    reaches(
+        one_end,
+        &["Now Ended None", "Ended Ended Some(false)", "Ended Made(5) Some(false)", "Later(20) Made(5) Some(false)"],
+    );
+    assert_notices_in("change", Flaw::IsTorn, one_end, "it has expired though it was renewed");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod support;
 
 use proptest::prelude::*;
-use shardwheel::cache::{Cache, CacheError, Cause, LoadError, Stats};
+use shardwheel::cache::{self, Cache, CacheError, Cause, LoadError, Stats};
 use shardwheel::{Executor, Job, ManualClock};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -36,11 +36,14 @@ fn manual(ttl: Duration) -> (Numbers, ManualClock) {
 }
 
 fn logged(ttl: Duration, limit: Option<usize>) -> (Numbers, ManualClock, Log) {
+    let builder = Cache::builder(ttl);
+    logged_with(if let Some(limit) = limit { builder.limit(limit) } else { builder })
+}
+
+fn logged_with(builder: cache::Builder<u64, u64>) -> (Numbers, ManualClock, Log) {
     let log = Log::default();
     let writer = Arc::clone(&log);
-    let builder = Cache::builder(ttl).jitter(0.0);
-    let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
-    let builder = builder.listener(move |&key, &value, cause| lock(&writer).push((key, value, cause)));
+    let builder = builder.jitter(0.0).listener(move |&key, &value, cause| lock(&writer).push((key, value, cause)));
     let (cache, clock) = builder.build_manual().expect("the settings are in range");
     (cache, clock, log)
 }
@@ -1462,7 +1465,7 @@ fn every_value_leaves_once(limit: Option<usize>, ttl: Duration) {
     assert_eq!(left + stats.entries, stats.inserted, "none twice, none lost");
 }
 
-// The model: a list in the order of use, with the tick at which each entry's timer fires.
+// The model: a list in the order of use, with the time at which each entry's timer takes it out.
 
 const TICK: u64 = 10;
 
@@ -1473,6 +1476,8 @@ enum Op {
     Contains(u64),
     Remove(u64),
     GetOrInsert(u64),
+    Renew(u64, Option<u64>),
+    Remaining(u64),
     Advance(u64),
 }
 
@@ -1484,6 +1489,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => key().prop_map(Op::Contains),
         2 => key().prop_map(Op::Remove),
         2 => key().prop_map(Op::GetOrInsert),
+        3 => (key(), prop::option::of(0..150u64)).prop_map(|(key, ttl)| Op::Renew(key, ttl)),
+        1 => key().prop_map(Op::Remaining),
         4 => prop_oneof![0..15u64, 0..120u64].prop_map(Op::Advance),
     ]
 }
@@ -1492,8 +1499,9 @@ fn op() -> impl Strategy<Value = Op> {
 struct Modelled {
     key: u64,
     value: u64,
+    ttl: u64,
     deadline: u64,
-    fires: u64,
+    leaves: u64,
 }
 
 /// Times in milliseconds.
@@ -1502,6 +1510,7 @@ struct Model {
     now: u64,
     limit: usize,
     ttl: u64,
+    renews_on_get: bool,
     /// Least recently used first.
     entries: Vec<Modelled>,
     ended: Vec<(u64, u64, Cause)>,
@@ -1524,9 +1533,38 @@ impl Model {
             return None;
         };
         self.hits += 1;
+        if self.renews_on_get {
+            let Modelled { ttl, deadline, .. } = self.entries[index];
+            self.set_deadline(index, deadline.max(self.now + ttl));
+        }
         let entry = self.entries.remove(index);
         self.entries.push(entry);
         self.peek(key)
+    }
+
+    fn renew(&mut self, key: u64, ttl: Option<u64>) -> bool {
+        let Some(index) = self.find(key) else { return false };
+        let ttl = ttl.unwrap_or(self.entries[index].ttl);
+        self.set_deadline(index, self.now + ttl);
+        let entry = self.entries.remove(index);
+        self.entries.push(entry);
+        true
+    }
+
+    fn remaining(&self, key: u64) -> Option<u64> {
+        self.find(key).map(|index| self.entries[index].deadline - self.now)
+    }
+
+    fn set_deadline(&mut self, index: usize, deadline: u64) {
+        let entry = &mut self.entries[index];
+        (entry.deadline, entry.leaves) = (deadline, deadline.div_ceil(TICK).max(self.now / TICK + 1) * TICK);
+    }
+
+    fn there(&self) -> Vec<(u64, u64)> {
+        let there = self.entries.iter().filter(|entry| entry.deadline > self.now);
+        let mut there: Vec<_> = there.map(|entry| (entry.key, entry.value)).collect();
+        there.sort_unstable();
+        there
     }
 
     /// The entry under the key leaves, whatever it is.
@@ -1548,9 +1586,9 @@ impl Model {
             self.ended.push((key, value, Cause::Expired));
             return old;
         }
-        let deadline = self.now + ttl.unwrap_or(self.ttl);
-        let fires = deadline.div_ceil(TICK).max(self.now / TICK + 1) * TICK;
-        self.entries.push(Modelled { key, value, deadline, fires });
+        let ttl = ttl.unwrap_or(self.ttl);
+        self.entries.push(Modelled { key, value, ttl, deadline: 0, leaves: 0 });
+        self.set_deadline(self.entries.len() - 1, self.now + ttl);
         if self.entries.len() > self.limit {
             self.end(0, Cause::Evicted);
         }
@@ -1559,7 +1597,7 @@ impl Model {
 
     fn advance(&mut self, by: u64) {
         self.now += by;
-        while let Some(index) = self.entries.iter().position(|entry| entry.fires <= self.now) {
+        while let Some(index) = self.entries.iter().position(|entry| entry.leaves <= self.now) {
             self.end(index, Cause::Expired);
         }
     }
@@ -1567,9 +1605,13 @@ impl Model {
 
 proptest! {
     #[test]
-    fn a_cache_does_what_a_naive_model_does(limit in 1..7usize, ops in prop::collection::vec(op(), 0..300)) {
-        let (cache, clock, log) = logged(ms(50), Some(limit));
-        let mut model = Model { limit, ttl: 50, ..Model::default() };
+    fn a_cache_does_what_a_naive_model_does(
+        limit in 1..7usize,
+        renews_on_get in any::<bool>(),
+        ops in prop::collection::vec(op(), 0..300),
+    ) {
+        let (cache, clock, log) = logged_with(Cache::builder(ms(50)).limit(limit).renew_on_get(renews_on_get));
+        let mut model = Model { limit, ttl: 50, renews_on_get, ..Model::default() };
         for (value, op) in ops.into_iter().enumerate() {
             let value = value as u64;
             match op {
@@ -1590,11 +1632,23 @@ proptest! {
                     });
                     prop_assert_eq!(cache.get_or_insert_with(key, || value), answer);
                 }
+                Op::Renew(key, ttl) => {
+                    let renewed = match ttl {
+                        Some(ttl) => cache.renew_with_ttl(&key, ms(ttl)),
+                        None => cache.renew(&key),
+                    };
+                    prop_assert_eq!(renewed, model.renew(key, ttl));
+                }
+                Op::Remaining(key) => prop_assert_eq!(cache.remaining(&key), model.remaining(key).map(ms)),
                 Op::Advance(by) => {
                     clock.advance(ms(by));
                     model.advance(by);
                 }
             }
+            let mut there = Vec::new();
+            cache.for_each(|&key, &value| there.push((key, value)));
+            there.sort_unstable();
+            prop_assert_eq!(there, model.there());
             let stats = cache.stats();
             prop_assert_eq!(cache.len(), model.entries.len());
             prop_assert_eq!((stats.hits, stats.misses), (model.hits, model.misses));

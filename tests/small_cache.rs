@@ -38,6 +38,9 @@ fn use_cache(cache: &Cache<String, Counted>, alive: &Arc<AtomicUsize>, salt: u64
         cache.insert(name.clone(), Counted::new(alive));
         cache.get(&name);
         cache.insert_with_ttl(name.clone(), Counted::new(alive), MS);
+        cache.renew_with_ttl(&name, MS * (1 + salt as u32));
+        cache.renew(&name);
+        cache.for_each(|_, _| ());
         cache.remove(&key((salt + n + 1) % KEYS));
         cache.get_or_insert_with(name, || Counted::new(alive));
     }
@@ -45,12 +48,12 @@ fn use_cache(cache: &Cache<String, Counted>, alive: &Arc<AtomicUsize>, salt: u64
 
 #[test]
 fn callers_of_a_cache_race_with_expiry_and_eviction() {
-    for limit in [2, 100] {
+    for (limit, renews_on_get) in [(2, false), (100, true)] {
         for _ in 0..ROUNDS {
             let alive = Arc::new(AtomicUsize::new(0));
             let heard = Arc::new(AtomicU64::new(0));
             let count = Arc::clone(&heard);
-            let builder = Cache::builder(MS * 2).jitter(0.0).shards(1).limit(limit);
+            let builder = Cache::builder(MS * 2).jitter(0.0).shards(1).limit(limit).renew_on_get(renews_on_get);
             let listened = builder.listener(move |_: &String, _: &Counted, _: Cause| {
                 count.fetch_add(1, Relaxed);
             });

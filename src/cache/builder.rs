@@ -5,8 +5,9 @@ use super::entry::Entry;
 use super::lifetime::Lifetime;
 use super::loader::Loads;
 use super::stats::Cause;
-use super::store::{Listener, Ready, Store};
+use super::store::{Listener, Ready, Store, Timers};
 use crate::builder::{self, Pinning};
+use crate::callback::Callback;
 use crate::error::BuildError;
 use crate::executor::Executor;
 use crate::manual::ManualClock;
@@ -74,6 +75,7 @@ impl std::error::Error for CacheError {
 pub struct Builder<K, V, S = RandomState> {
     ttl: Duration,
     jitter: f64,
+    renews_on_get: bool,
     limit: Option<usize>,
     tick: Duration,
     shards: usize,
@@ -88,6 +90,7 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
         f.debug_struct("Builder")
             .field("ttl", &self.ttl)
             .field("jitter", &self.jitter)
+            .field("renews_on_get", &self.renews_on_get)
             .field("limit", &self.limit)
             .field("tick", &self.tick)
             .field("shards", &self.shards)
@@ -102,6 +105,7 @@ impl<K, V> Builder<K, V> {
         Self {
             ttl,
             jitter: 0.05,
+            renews_on_get: false,
             limit: None,
             tick: Duration::from_millis(10),
             shards: 1,
@@ -135,6 +139,32 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = fraction;
+        self
+    }
+
+    /// Whether each hit of a [`get`](super::Cache::get), or of one of the `get_or_..` calls, begins the entry's time
+    /// anew, so that what is used stays ("sliding expiration", "time to idle"). Default: no, an entry lives from its
+    /// insertion on. It costs a hit one atomic write: the entry's timer fires when it would have, and comes back.
+    ///
+    /// A hit only puts the deadline off: one that is later than that anyway stands. See also
+    /// [`Cache::renew`](super::Cache::renew).
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let minute = Duration::from_secs(60);
+    /// let (sessions, clock) = Cache::builder(30 * minute).renew_on_get(true).jitter(0.0).build_manual()?;
+    /// sessions.insert("a", 1);
+    /// for _ in 0..10 {
+    ///     clock.advance(20 * minute);
+    ///     assert_eq!(sessions.get("a"), Some(1));
+    /// }
+    /// clock.advance(30 * minute);
+    /// assert_eq!(sessions.get("a"), None);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn renew_on_get(mut self, on: bool) -> Self {
+        self.renews_on_get = on;
         self
     }
 
@@ -233,6 +263,7 @@ impl<K, V, S> Builder<K, V, S> {
         Builder {
             ttl: self.ttl,
             jitter: self.jitter,
+            renews_on_get: self.renews_on_get,
             limit: self.limit,
             tick: self.tick,
             shards: self.shards,
@@ -260,12 +291,8 @@ where
     /// is left running then, except some that are about to end.
     pub fn build(self) -> Result<Cache<K, V, S>, CacheError> {
         self.check()?;
-        let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
-        let store = self.into_store();
-        let expiring = Arc::clone(&store);
-        let timers = timers.build(move |_, entry| _ = expiring.leave(&entry, Cause::Expired));
-        let timers = timers.map_err(CacheError::Scheduler)?;
-        Ok(Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) })
+        let (cache, ()) = self.start(|timers, callback| Ok((timers.start(callback)?, ())))?;
+        Ok(cache)
     }
 
     /// As [`build`](Self::build), without threads, on a clock that stands still until it is moved: for tests. The
@@ -289,12 +316,22 @@ where
     /// A setting out of range, as for [`build`](Self::build): permanent.
     pub fn build_manual(self) -> Result<(Cache<K, V, S>, ManualClock), CacheError> {
         self.check()?;
+        self.start(builder::Builder::start_manual)
+    }
+
+    fn start<C>(
+        self,
+        start: impl FnOnce(TimersBuilder<K, V>, Callback<u64, Arc<Entry<K, V>>>) -> Result<(Timers<K, V>, C), BuildError>,
+    ) -> Result<(Cache<K, V, S>, C), CacheError> {
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
-        let store = self.into_store();
-        let expiring = Arc::clone(&store);
-        let timers = timers.build_manual(move |_, entry| _ = expiring.leave(&entry, Cause::Expired));
-        let (timers, clock) = timers.map_err(CacheError::Scheduler)?;
-        Ok((Cache { store, timers, lifetime, loads: Loads::new(), last_id: AtomicU64::new(0) }, clock))
+        let renews_on_get = self.renews_on_get;
+        let store = Arc::new(Store::new(self.hasher, self.limit, self.listener));
+        let own = Arc::clone(&store);
+        let callback =
+            Callback::Rearming(Box::new(move |_, entry: &mut Arc<Entry<K, V>>, clock| own.come_due(entry, clock)));
+        let (timers, clock) = start(timers, callback).map_err(CacheError::Scheduler)?;
+        let cache = Cache { store, timers, lifetime, renews_on_get, loads: Loads::new(), last_id: AtomicU64::new(0) };
+        Ok((cache, clock))
     }
 
     fn check(&self) -> Result<(), CacheError> {
@@ -324,9 +361,5 @@ where
             (None, None) => builder.executor(Executor::Inline),
             (None, Some(_)) => builder,
         }
-    }
-
-    fn into_store(self) -> Arc<Store<K, V, S>> {
-        Arc::new(Store::new(self.hasher, self.limit, self.listener))
     }
 }

@@ -1,25 +1,26 @@
 //! One entry, and what decides about it.
 //!
 //! An entry belongs to its timer: it is the timer's value, and the map refers to it weakly. (With a limit, the order of
-//! use keeps it alive, too, until it leaves.) The thread that gets the entry out of the scheduler, by cancelling the
-//! timer or because it fired, ends the entry; the scheduler gives it to one thread only.
+//! use keeps it alive, too, until it leaves.) What ends it is decided by its [`Expiry`]. The timer may fire before the
+//! entry's deadline, if that was put off: then it comes back.
 
-use super::ended::Ended;
+use super::expiry::Expiry;
 use super::hashed::Hashed;
+use crate::clock::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::Duration;
 
 pub(super) struct Entry<K, V> {
     /// Its identity, and the key of its timer. No two entries of a cache ever have the same.
     pub(super) id: u64,
     pub(super) key: Arc<Hashed<K>>,
     pub(super) value: V,
-    /// `None`: it never expires.
-    pub(super) deadline: Option<Instant>,
+    /// For how long it lives from its insertion on, or from when it is renewed.
+    pub(super) lifetime: Duration,
+    pub(super) expiry: Expiry,
     pub(super) visibility: Visibility,
     pub(super) mark: Mark,
-    pub(super) ended: Ended,
 }
 
 /// Whether an entry may be seen. One that was loaded is put into the map unseen: it may be outdated until the very
@@ -74,19 +75,17 @@ impl<K, V> Entry<K, V> {
         id: u64,
         key: Arc<Hashed<K>>,
         value: V,
-        deadline: Option<Instant>,
+        now: Nanos,
+        lifetime: Duration,
         visibility: Visibility,
     ) -> Self {
-        Self { id, key, value, deadline, visibility, mark: Mark::default(), ended: Ended::default() }
+        let expiry = Expiry::at(now.plus(lifetime).0);
+        Self { id, key, value, lifetime, expiry, visibility, mark: Mark::default() }
     }
 
     /// True if look-ups at `now` may find it.
-    pub(super) fn is_visible(&self, now: Instant) -> bool {
-        self.visibility.is_shown() && !self.is_expired(now)
-    }
-
-    pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
+    pub(super) fn is_visible(&self, now: Nanos) -> bool {
+        self.visibility.is_shown() && self.expiry.is_ahead(now.0)
     }
 
     /// The value of an entry that has left; a clone, if another thread is reading it.

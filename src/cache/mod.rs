@@ -3,8 +3,8 @@
 //! With the feature `cache`, which is on by default: it brings in the map, `papaya`.
 
 mod builder;
-mod ended;
 mod entry;
+mod expiry;
 #[expect(unsafe_code, reason = "drops the key, whose destructor may panic, by itself")]
 mod hashed;
 mod lifetime;
@@ -17,8 +17,10 @@ pub use builder::{Builder, CacheError};
 pub use loader::LoadError;
 pub use stats::{Cause, Stats};
 
+use crate::clock::Nanos;
 use crate::unwind::{caught, drop_quietly};
 use entry::{Entry, Visibility};
+use expiry::Renewal;
 use hashed::{Hashed, Sought};
 use lifetime::Lifetime;
 use loader::{Loads, Outcome, Part, Turn};
@@ -46,9 +48,11 @@ use store::{Published, Store, Timers};
 ///   - while anything is being loaded, it takes another one, over the list of loads, and compares keys of equal hash
 ///     under it (so a key's `Eq` must not use the cache);
 ///   - while the map grows, writers may wait for one another.
-/// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause): one of these, once. The
-///   scheduler decides, since its answers say exactly who ended the entry's timer. So an old timer never touches a
-///   newer entry.
+/// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause): one of these, once. An old
+///   timer never touches a newer entry.
+/// - **A time that may begin anew**, by [`renew`](Self::renew) or by [each hit](Builder::renew_on_get). That is one
+///   atomic write: the entry's timer fires when it would have, finds the new deadline, and comes back then. What
+///   anybody has seen expire does not come back.
 /// - **Values leave at once**: with the thread that ended the entry, or with the last `get` that is cloning the value
 ///   at that moment. Keys, and the memory of up to 32 entries per thread (or one per core, if there are more cores),
 ///   may stay until more entries have left; then some later call drops them. (A key whose `Eq` panics while it is put
@@ -87,6 +91,7 @@ where
     store: Arc<Store<K, V, S>>,
     timers: Timers<K, V>,
     lifetime: Lifetime,
+    renews_on_get: bool,
     loads: Loads<K, V>,
     last_id: AtomicU64,
 }
@@ -167,7 +172,7 @@ where
     where
         K: Borrow<Q>,
     {
-        self.store.find(&self.store.sought(key)).is_some_and(|entry| entry.is_visible(self.timers.now()))
+        self.find_visible(&self.store.sought(key)).is_some()
     }
 
     /// Puts an entry in, for the cache's TTL from now, give or take the [jitter](Builder::jitter). Returns the value
@@ -205,6 +210,100 @@ where
         let entry = self.entry(Arc::new(self.store.hashed(key)), value, ttl, Visibility::shown());
         self.loads.outdate(&entry.key.sought());
         if ttl.is_zero() { self.insert_expired(&entry) } else { self.enter(entry) }
+    }
+
+    /// Begins the time of the entry of `key` anew: it lives for the TTL that it was inserted with, from now on. False:
+    /// it has expired or ended, or never was, and none is put in. Counts as a use, but neither as a hit nor as a miss.
+    /// Lock-free after the thread's first read; costs about as much as [`get`](Self::get).
+    ///
+    /// To have each hit do so, see [`Builder::renew_on_get`].
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// clock.advance(Duration::from_secs(59));
+    /// assert!(cache.renew("a") && !cache.renew("b"));
+    /// clock.advance(Duration::from_secs(59));
+    /// assert_eq!(cache.get("a"), Some(1));
+    /// clock.advance(Duration::from_secs(1));
+    /// assert!(!cache.renew("a"), "what has expired does not come back");
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn renew<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.renew_sought(&self.store.sought(key), |entry| entry.lifetime)
+    }
+
+    /// As [`renew`](Self::renew), with a TTL of its own, to which the cache's jitter applies: as Redis' `EXPIRE`, and
+    /// with [`Duration::MAX`] as its `PERSIST`. It may bring the deadline forward; with [`Duration::ZERO`] the entry
+    /// expires at once. Later calls of `renew` begin the TTL of the insertion anew, not this one.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// assert!(cache.renew_with_ttl("a", Duration::from_secs(5)));
+    /// assert_eq!(cache.remaining("a"), Some(Duration::from_secs(5)));
+    /// assert!(cache.renew_with_ttl("a", Duration::MAX));
+    /// assert_eq!(cache.remaining("a"), Some(Duration::MAX));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn renew_with_ttl<Q: Hash + Eq + ?Sized>(&self, key: &Q, ttl: Duration) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.renew_sought(&self.store.sought(key), |entry| self.lifetime.of(ttl, entry.id))
+    }
+
+    /// How long the entry of `key` will live, unless something else ends it; [`Duration::MAX`] if it never expires.
+    /// `None`: it has expired or ended, or never was. Counts neither as a use nor as a hit or a miss. Lock-free after
+    /// the thread's first read.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// clock.advance(Duration::from_secs(20));
+    /// assert_eq!((cache.remaining("a"), cache.remaining("b")), (Some(Duration::from_secs(40)), None));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn remaining<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+    {
+        let (entry, now) = self.find_visible(&self.store.sought(key))?;
+        Some(entry.expiry.deadline().map_or(Duration::MAX, |deadline| Nanos(deadline).since(now)))
+    }
+
+    /// Calls `visit` for each entry that is there at the call and has neither ended nor expired when its turn comes, in
+    /// no particular order. An entry that is put in meanwhile may be missing. Counts neither as a use nor as a hit.
+    /// `visit` may use the cache. O(n), in memory as well: it makes a list of the entries first.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let cache = Cache::builder(Duration::from_secs(60)).build()?;
+    /// (0..10).for_each(|key| drop(cache.insert(key, key * key)));
+    /// let mut large = Vec::new();
+    /// cache.for_each(|&key, &square| if square > 50 { large.push(key) });
+    /// large.sort_unstable();
+    /// assert_eq!(large, [8, 9]);
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
+        for entry in self.store.all() {
+            if let Some(entry) = entry.upgrade()
+                && entry.is_visible(self.now())
+            {
+                visit(&entry.key.key, &entry.value);
+            }
+        }
     }
 
     /// Takes the entry of `key` out, and returns its value. `None`: it has ended before, or never was. Costs a look-up,
@@ -459,12 +558,66 @@ where
     where
         K: Borrow<Q>,
     {
-        let entry = self.store.find(key)?;
-        if !entry.is_visible(self.timers.now()) {
-            return None;
+        let (entry, now) = self.find_visible(key)?;
+        if self.renews_on_get {
+            // It may have ended, or expired, since we have seen it. Then this comes too late.
+            let _ = entry.expiry.renew(now.0, |deadline| deadline.max(now.plus(entry.lifetime).0));
         }
         self.store.touch(&entry);
         Some(entry.value.clone())
+    }
+
+    /// An entry that look-ups may find at the time that is returned with it.
+    fn find_visible<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<(Arc<Entry<K, V>>, Nanos)>
+    where
+        K: Borrow<Q>,
+    {
+        let entry = self.store.find(key)?;
+        let now = self.now();
+        entry.is_visible(now).then_some((entry, now))
+    }
+
+    fn now(&self) -> Nanos {
+        self.timers.clock().now()
+    }
+
+    /// Gives the entry of `key` the lifetime that `choose` says, from now on.
+    fn renew_sought<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>, choose: impl Fn(&Entry<K, V>) -> Duration) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let mut ended = None;
+        while let Some((entry, now)) = self.find_visible(key) {
+            let deadline = now.plus(choose(&entry)).0;
+            match entry.expiry.renew(now.0, |_| deadline) {
+                Renewal::Made(before) => {
+                    if deadline < before {
+                        self.bring_forward(&entry, deadline);
+                    }
+                    self.store.touch(&entry);
+                    return true;
+                }
+                Renewal::Expired => return false,
+                // As a rule it was taken out of the map before it ended, and another one may be in its place. Not so if
+                // its key has panicked: then it may stay there.
+                Renewal::Ended if ended.replace(entry.id) == Some(entry.id) => return false,
+                Renewal::Ended => {}
+            }
+        }
+        false
+    }
+
+    /// For an entry that was just given an earlier deadline: has its timer fire by then.
+    fn bring_forward(&self, entry: &Entry<K, V>, mut deadline: u64) {
+        loop {
+            self.timers.reschedule_at(&entry.id, self.timers.clock().instant(Nanos(deadline)));
+            // Another thread may have brought it forward further meanwhile, and have moved the timer before us. Then
+            // our move has observed its change of the deadline, since both moved the same timer.
+            match entry.expiry.deadline() {
+                Some(latest) if latest < deadline => deadline = latest,
+                _ => return,
+            }
+        }
     }
 
     fn remove_sought<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<V>
@@ -473,15 +626,14 @@ where
     {
         // First: a load that ends before this outdates it has shown its entry already, so `withdraw` finds it.
         self.loads.outdate(key);
-        let id = self.store.withdraw(key)?;
-        self.end(id, Cause::Removed, Entry::into_value)
+        let entry = self.store.withdraw(key)?;
+        self.end_for_value(entry, Cause::Removed)
     }
 
     fn entry(&self, key: Arc<Hashed<K>>, value: V, ttl: Duration, visibility: Visibility) -> Arc<Entry<K, V>> {
         // Relaxed: a number that nobody else has; it publishes nothing.
         let id = self.last_id.fetch_add(1, Relaxed) + 1;
-        let deadline = self.timers.now().checked_add(self.lifetime.of(ttl, id));
-        Arc::new(Entry::new(id, key, value, deadline, visibility))
+        Arc::new(Entry::new(id, key, value, self.now(), self.lifetime.of(ttl, id), visibility))
     }
 
     /// For an entry that expires at once: it ends the current entry of its key, and no other one has to make room for
@@ -490,7 +642,7 @@ where
         self.store.count_insertion();
         let replace = || {
             let replaced = self.store.withdraw(&entry.key.sought())?;
-            self.end(replaced, Cause::Replaced, Entry::into_value)
+            self.end_for_value(replaced, Cause::Replaced)
         };
         anyway(replace, || _ = self.store.leave(entry, Cause::Expired))
     }
@@ -507,7 +659,7 @@ where
         let mut replaced = None;
         let published = catch_unwind(AssertUnwindSafe(|| self.store.publish(&entry, &mut replaced)));
         self.store.count_insertion();
-        published.unwrap_or_else(|panic| self.undo(&entry, replaced, panic));
+        published.unwrap_or_else(|panic| self.undo(&entry, replaced.as_deref(), panic));
         self.take_place(&entry, replaced)
     }
 
@@ -530,7 +682,7 @@ where
             return self.give_way(&entry.key, value, turn);
         }
         let mut replaced = None;
-        let now = self.timers.now();
+        let now = self.now();
         let publish = || self.store.publish_if_free(&entry, now, &mut replaced);
         match catch_unwind(AssertUnwindSafe(publish)) {
             Ok(Published::Yes) => {}
@@ -540,7 +692,7 @@ where
             }
             Err(panic) => {
                 drop(turn);
-                self.undo(&entry, replaced, panic)
+                self.undo(&entry, replaced.as_deref(), panic)
             }
         }
         let is_shown = turn.finish_entry(outcome, || entry.visibility.show());
@@ -566,16 +718,16 @@ where
     }
 
     /// Ends the entry, and the one that it may have replaced: until their timers fire, no other thread would.
-    fn undo(&self, entry: &Entry<K, V>, replaced: Option<u64>, panic: Box<dyn Any + Send>) -> ! {
-        for (id, cause) in [(Some(entry.id), Cause::Removed), (replaced, Cause::Replaced)] {
-            let _ = caught(|| self.end(id?, cause, drop));
+    fn undo(&self, entry: &Entry<K, V>, replaced: Option<&Entry<K, V>>, panic: Box<dyn Any + Send>) -> ! {
+        for (entry, cause) in [(Some(entry), Cause::Removed), (replaced, Cause::Replaced)] {
+            let _ = caught(|| entry.is_some_and(|entry| self.end(entry, cause)));
         }
         resume_unwind(panic)
     }
 
     /// For an entry that was published: ends the entry that it replaced, whose value it returns, and the one that must
     /// make room for it.
-    fn take_place(&self, entry: &Arc<Entry<K, V>>, replaced: Option<u64>) -> Option<V> {
+    fn take_place(&self, entry: &Arc<Entry<K, V>>, replaced: Option<Arc<Entry<K, V>>>) -> Option<V> {
         let evict = || {
             if let Some(victim) = self.store.file(entry) {
                 self.take_out(&victim, Cause::Evicted);
@@ -583,30 +735,38 @@ where
         };
         // Only now: of the value that was replaced there may be a clone, too, for a moment.
         let mut old = None;
-        anyway(evict, || old = replaced.and_then(|id| self.end(id, Cause::Replaced, Entry::into_value)));
+        anyway(evict, || old = replaced.and_then(|entry| self.end_for_value(entry, Cause::Replaced)));
         old
     }
 
     /// Takes an entry out of the map first, no matter which thread ends it: it may have expired, with its callback
     /// still waiting for the executor.
     fn take_out(&self, entry: &Entry<K, V>, cause: Cause) {
-        anyway(|| self.store.unpublish(entry), || _ = self.end(entry.id, cause, drop));
+        anyway(|| self.store.unpublish(entry), || _ = self.end(entry, cause));
     }
 
     fn start_timer(&self, entry: &Arc<Entry<K, V>>) -> store::Started<K, V> {
-        match entry.deadline {
-            Some(deadline) => self.timers.schedule_at(entry.id, Arc::clone(entry), deadline),
+        match entry.expiry.deadline() {
+            Some(deadline) => {
+                let deadline = self.timers.clock().instant(Nanos(deadline));
+                self.timers.schedule_at(entry.id, Arc::clone(entry), deadline)
+            }
             None => self.timers.schedule_with(entry.id, Arc::clone(entry), Duration::MAX),
         }
     }
 
-    /// Ends an entry, if this thread is the one that ends its timer. Returns what `then` makes of it, if it was shown
-    /// and had not expired.
-    fn end<R>(&self, id: u64, cause: Cause, then: impl FnOnce(Arc<Entry<K, V>>) -> R) -> Option<R> {
-        let entry = self.timers.cancel(&id)?;
-        let expired = entry.is_expired(self.timers.now());
-        let was_shown = self.store.leave(&entry, if expired { Cause::Expired } else { cause });
-        (was_shown && !expired).then(|| then(entry))
+    /// Ends an entry, unless another thread has. True if it did, and the entry was shown and had not expired.
+    fn end(&self, entry: &Entry<K, V>, cause: Cause) -> bool {
+        let Some(has_expired) = entry.expiry.end(self.now().0) else { return false };
+        // If the timer is firing, its callback finds that the entry has ended.
+        drop(self.timers.cancel(&entry.id));
+        let was_shown = self.store.leave(entry, if has_expired { Cause::Expired } else { cause });
+        was_shown && !has_expired
+    }
+
+    /// As `end`; returns the value if the answer is true.
+    fn end_for_value(&self, entry: Arc<Entry<K, V>>, cause: Cause) -> Option<V> {
+        self.end(&entry, cause).then(|| Entry::into_value(entry))
     }
 }
 
@@ -615,4 +775,34 @@ fn anyway<R>(first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
     let first = catch_unwind(AssertUnwindSafe(first));
     second();
     first.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its key may have panicked as it was to be taken out of the map.
+    #[test]
+    fn an_entry_that_has_ended_but_stays_in_the_map_is_not_renewed() {
+        let (cache, _clock) = Cache::builder(Duration::from_secs(60)).build_manual().expect("in range");
+        cache.insert(1, 'a');
+        let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
+        assert_eq!(entry.expiry.end(0), Some(false));
+        assert!(cache.contains(&1) && !cache.renew(&1));
+    }
+
+    /// Two threads have brought the deadline forward; the one that was first comes to the timer after the other one.
+    #[test]
+    fn the_timer_goes_with_the_deadline_whoever_moves_it_last() {
+        let (cache, _clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual().expect("in range");
+        cache.insert(1, 'a');
+        let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
+        let [first, second] = [30, 20].map(|seconds| Nanos(0).plus(Duration::from_secs(seconds)).0);
+        for deadline in [first, second] {
+            assert!(matches!(entry.expiry.renew(0, |_| deadline), Renewal::Made(_)));
+        }
+        cache.bring_forward(&entry, second);
+        cache.bring_forward(&entry, first);
+        assert_eq!(cache.timers.remaining(&entry.id), Some(Duration::from_secs(20)));
+    }
 }

@@ -1,9 +1,12 @@
 //! The entries by key, and how they enter and leave: all but their timers, whose callback is `leave`.
 
 use super::entry::Entry;
+use super::expiry::Due;
 use super::hashed::{Hashed, Sought};
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
+use crate::callback::Next;
+use crate::clock::{Clock, Nanos};
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use crate::unwind::{caught, drop_quietly};
@@ -17,7 +20,6 @@ use std::sync::atomic::{
     fence,
 };
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// The timers, by the ids of their entries. Each owns its entry.
 pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
@@ -32,9 +34,6 @@ pub(super) struct Store<K, V, S> {
     is_silent: AtomicBool,
     tally: Tally,
 }
-
-/// What is taken out of the map: an entry's id, and the entry itself if it may be filed and is still alive.
-type Out<K, V> = (u64, Option<Arc<Entry<K, V>>>);
 
 /// What became of an entry that was to be put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,12 +161,12 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.map.pin().values().map(|slot| Weak::clone(&slot.entry)).collect()
     }
 
-    /// Puts an entry, whose timer runs, under its key. Sets `replaced` to the id of the entry that was there, whether
-    /// or not a key panics afterwards.
-    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<u64>) {
+    /// Puts an entry, whose timer runs, under its key. Sets `replaced` to the entry that was there and is still alive,
+    /// whether or not a key panics afterwards.
+    pub(super) fn publish(&self, entry: &Arc<Entry<K, V>>, replaced: &mut Option<Arc<Entry<K, V>>>) {
         let map = self.map.pin();
-        let out = map.insert(Arc::clone(&entry.key), Slot::of(entry)).map(|slot| self.out(slot));
-        *replaced = out.map(|out| self.unfile_withdrawn(out));
+        let slot = map.insert(Arc::clone(&entry.key), Slot::of(entry));
+        *replaced = slot.and_then(|slot| self.out(slot));
         // Only now: to unpin may drop keys that were taken out before.
         drop(map);
         self.settle(entry);
@@ -177,14 +176,14 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
     pub(super) fn publish_if_free(
         &self,
         entry: &Arc<Entry<K, V>>,
-        now: Instant,
-        replaced: &mut Option<u64>,
+        now: Nanos,
+        replaced: &mut Option<Arc<Entry<K, V>>>,
     ) -> Published {
         // Kept until the map is done: it may be the last reference, and its destructor is the user's code.
         let mut met = None;
         let map = self.map.pin();
         // First without `compute`, which is far slower while the map grows.
-        let out = if map.try_insert(Arc::clone(&entry.key), Slot::of(entry)).is_ok() {
+        *replaced = if map.try_insert(Arc::clone(&entry.key), Slot::of(entry)).is_ok() {
             None
         } else {
             let computed = map.compute(Arc::clone(&entry.key), |found| {
@@ -196,44 +195,38 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
             });
             match computed {
                 Compute::Aborted(()) => return Published::Occupied,
-                Compute::Updated { old: (_, slot), .. } => Some(self.out(slot)),
+                Compute::Updated { old: (_, slot), .. } => self.out(slot),
                 Compute::Inserted(..) | Compute::Removed(..) => None,
             }
         };
-        *replaced = out.map(|out| self.unfile_withdrawn(out));
         drop(map);
         self.settle(entry);
         Published::Yes
     }
 
-    /// For an entry that was just put into the map: takes it out again if its timer ended before, and the entry was
-    /// looked for in vain; see `Ended`.
+    /// For an entry that was just put into the map: takes it out again if it ended before, and was looked for in vain;
+    /// see `expiry.rs`.
     fn settle(&self, entry: &Entry<K, V>) {
-        if entry.ended.is_missed() {
+        if entry.expiry.is_missed() {
             self.unpublish(entry);
         }
     }
 
-    /// Takes the entry under a key out of the map, and returns its id. Its timer still runs, unless another thread is
-    /// ending it.
-    pub(super) fn withdraw<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<u64>
+    /// Takes the entry under a key out of the map, and returns it if it is still alive. Its timer still runs, unless
+    /// another thread is ending it.
+    pub(super) fn withdraw<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<Arc<Entry<K, V>>>
     where
         K: Borrow<Q>,
     {
-        let out = self.map.pin().remove(key).map(|slot| self.out(slot));
-        out.map(|out| self.unfile_withdrawn(out))
+        self.out(self.map.pin().remove(key)?)
     }
 
-    /// What a slot that is taken out of the map refers to. The entry only if it may be filed.
-    fn out(&self, slot: &Slot<K, V>) -> Out<K, V> {
-        (slot.id, self.recency.as_ref().and_then(|_| slot.entry.upgrade()))
-    }
-
-    /// Unfiles an entry that is no longer in the map: it takes no room from others, even if its timer's callback is
-    /// late.
-    fn unfile_withdrawn(&self, (id, entry): Out<K, V>) -> u64 {
-        entry.into_iter().for_each(|entry| self.unfile(&entry));
-        id
+    /// The entry of a slot that was taken out of the map. It takes no room from others any more, even if its timer's
+    /// callback is late.
+    fn out(&self, slot: &Slot<K, V>) -> Option<Arc<Entry<K, V>>> {
+        let entry = slot.entry.upgrade()?;
+        self.unfile(&entry);
+        Some(entry)
     }
 
     /// Files a new entry by its last use. Returns the one that must make room for it.
@@ -241,12 +234,23 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.recency.as_ref()?.file(entry)
     }
 
-    /// The end of an entry, for the thread that has ended its timer. False if the entry was never shown: then it is
-    /// neither counted nor told of.
+    /// The callback of an entry's timer.
+    pub(super) fn come_due(&self, entry: &Entry<K, V>, clock: &Clock) -> Next {
+        match entry.expiry.expire(clock.now().0) {
+            Due::Now => {
+                self.leave(entry, Cause::Expired);
+                Next::Done
+            }
+            Due::Later(deadline) => Next::At(clock.instant(Nanos(deadline))),
+            Due::Ended => Next::Done,
+        }
+    }
+
+    /// The end of an entry, for the thread that has ended it. False if the entry was never shown: then it is neither
+    /// counted nor told of.
     ///
     /// If the key panics, the entry has still ended, and the panic goes on here.
     pub(super) fn leave(&self, entry: &Entry<K, V>, cause: Cause) -> bool {
-        entry.ended.set();
         let unpublished = catch_unwind(AssertUnwindSafe(|| self.unpublish(entry)));
         let was_shown = entry.visibility.end();
         if was_shown {
