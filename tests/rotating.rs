@@ -97,15 +97,17 @@ enum Op {
     Insert(u8),
     Remove(u8),
     Get(u8),
+    Clear,
     Rotate,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        4 => (0..8u8).prop_map(Op::Insert),
-        1 => (0..8u8).prop_map(Op::Remove),
-        2 => (0..8u8).prop_map(Op::Get),
-        3 => Just(Op::Rotate),
+        40 => (0..8u8).prop_map(Op::Insert),
+        10 => (0..8u8).prop_map(Op::Remove),
+        20 => (0..8u8).prop_map(Op::Get),
+        1 => Just(Op::Clear),
+        30 => Just(Op::Rotate),
     ]
 }
 
@@ -122,6 +124,10 @@ proptest! {
                 }
                 Op::Remove(key) => prop_assert_eq!(map.remove(&key), model.remove(&key).map(|(old, _)| old)),
                 Op::Get(key) => prop_assert_eq!(map.get(&key), model.get(&key).map(|(value, _)| value)),
+                Op::Clear => {
+                    map.clear();
+                    model.clear();
+                }
                 Op::Rotate => {
                     let next = sorted(map.oldest().map(|(&key, &value)| (key, value)).collect());
                     model.values_mut().for_each(|(_, left)| *left -= 1);
@@ -132,7 +138,10 @@ proptest! {
                     prop_assert_eq!(next, dead);
                 }
             }
-            prop_assert_eq!(map.len(), model.len());
+            let all = || map.iter().map(|(&key, &value)| (key, value));
+            prop_assert_eq!(sorted(all().collect()), model.iter().map(|(&key, &(value, _))| (key, value)).collect::<Vec<_>>());
+            prop_assert!(all().map(|(key, _)| model[&key].1).is_sorted_by(|newer, older| newer >= older));
+            prop_assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
         }
     }
 
@@ -199,6 +208,27 @@ fn inserting_again_begins_anew() {
     assert_eq!(*lock(&log), [vec![(1, 99)]]);
 }
 
+#[test]
+fn what_is_there_is_what_has_neither_expired_nor_left() {
+    let (log, expired) = logged();
+    let (map, clock) = TimeCacheMap::new_manual(20 * SECOND, 3, expired).unwrap();
+    for key in 0..6 {
+        map.insert(key, 10 * key);
+        clock.advance(6 * SECOND);
+    }
+    map.remove(&4);
+    assert_eq!(sorted(map.entries()), [(2, 20), (3, 30), (5, 50)]);
+    let mut keys = map.keys();
+    keys.sort_unstable();
+    assert_eq!(keys, [2, 3, 5]);
+    assert_eq!(lock(&log).concat(), [(0, 0), (1, 10)]);
+    map.clear();
+    assert!(map.is_empty() && map.keys().is_empty() && map.entries().is_empty());
+    map.insert(6, 60);
+    clock.advance(100 * SECOND);
+    assert_eq!(lock(&log).concat(), [(0, 0), (1, 10), (6, 60)], "what was cleared has not expired");
+}
+
 /// Storm's cleaner thread dies of an exception in the callback, and then nothing expires any more.
 #[test]
 fn a_panicking_callback_stops_nothing() {
@@ -259,6 +289,9 @@ fn keys_may_use_the_map_as_they_go() {
         assert_eq!(SEEN.take(), [1], "the one that was replaced");
         assert_eq!(map.remove(&Key(1)), Some(11));
         assert_eq!(SEEN.take(), [0, 0], "the one that was removed, and the one that it was asked for with");
+        map.insert(Key(2), 20);
+        map.clear();
+        assert_eq!(SEEN.take(), [0], "the one that was cleared");
         OWN.take();
     });
 }
@@ -334,9 +367,19 @@ fn a_stuck_callback_changes_no_bound() {
     eventually("the callback is stuck", || gate.arrived() == 1);
     (1..4).for_each(|key| follow(&map, key, ms(20), ms(30)));
     assert!(lock(&log).is_empty() && map.is_empty());
+    map.insert(4, 4);
+    thread::sleep(ms(31));
+    assert_eq!(map.keys(), []);
+    map.insert(5, 5);
+    thread::sleep(ms(31));
+    assert_eq!(map.entries(), []);
+    map.insert(6, 6);
+    thread::sleep(ms(31));
+    map.clear();
     drop(opener);
-    eventually("all were handed over", || lock(&log).concat().len() == 4);
-    assert_eq!(lock(&log).concat(), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    let handed_over = [0, 1, 2, 3, 4, 5, 6].map(|key| (key, key));
+    eventually("all were handed over", || lock(&log).concat().len() == handed_over.len());
+    assert_eq!(lock(&log).concat(), handed_over);
 }
 
 #[test]

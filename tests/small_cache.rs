@@ -98,6 +98,7 @@ fn callers_of_a_map_race_with_its_rotation() {
                     let replaced = map.insert(name.clone(), Counted::new(&alive));
                     map.get(&name);
                     map.contains(&name);
+                    map.keys();
                     let removed = map.remove(&key((salt + n + 1) % KEYS));
                     left.fetch_add(usize::from(replaced.is_some()) + usize::from(removed.is_some()), Relaxed);
                 }

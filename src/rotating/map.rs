@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
+use std::mem;
 
 pub(super) const BUCKETS_MAX: usize = 1 << 16;
 
@@ -70,6 +71,43 @@ impl<K, V> RotatingMap<K, V> {
     /// True if there is no entry. O(k).
     pub fn is_empty(&self) -> bool {
         self.buckets.iter().all(HashMap::is_empty)
+    }
+
+    /// All entries, those of the newest bucket first; within a bucket in no particular order.
+    ///
+    /// ```
+    /// use shardwheel::rotating::RotatingMap;
+    ///
+    /// let mut map = RotatingMap::new(3)?;
+    /// map.insert(1, 'a');
+    /// map.rotate();
+    /// map.insert(2, 'b');
+    /// assert!(map.iter().eq([(&2, &'b'), (&1, &'a')]));
+    /// # Ok::<(), shardwheel::rotating::RotatingError>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.buckets.iter().flatten()
+    }
+
+    /// Takes all entries out, drops them, and frees their memory.
+    ///
+    /// ```
+    /// use shardwheel::rotating::RotatingMap;
+    ///
+    /// let mut map = RotatingMap::new(2)?;
+    /// map.insert(1, 'a');
+    /// map.clear();
+    /// assert!(map.is_empty());
+    /// # Ok::<(), shardwheel::rotating::RotatingError>(())
+    /// ```
+    pub fn clear(&mut self) {
+        drop(self.take_all());
+    }
+
+    /// As `clear`; returns the buckets as they were.
+    pub(super) fn take_all(&mut self) -> VecDeque<HashMap<K, V>> {
+        let emptied = self.buckets.iter().map(|_| HashMap::new()).collect();
+        mem::replace(&mut self.buckets, emptied)
     }
 
     /// The entries that the next rotation will take out, in no particular order.

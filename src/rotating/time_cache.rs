@@ -209,6 +209,46 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> TimeCacheMap<K, V> {
         value_of(removed)
     }
 
+    /// The keys of all entries that are there at the call, in no particular order. They are cloned while the map is
+    /// locked, so their `Clone` must not use it. O(n), for those who wait for the map, too.
+    ///
+    /// ```
+    /// use shardwheel::rotating::TimeCacheMap;
+    /// use std::time::Duration;
+    ///
+    /// let (map, clock) = TimeCacheMap::new_manual(Duration::from_secs(20), 3, |_| ())?;
+    /// map.insert("a", 1);
+    /// clock.advance(Duration::from_secs(15));
+    /// map.insert("b", 2);
+    /// clock.advance(Duration::from_secs(15));
+    /// assert_eq!((map.keys(), map.entries()), (vec!["b"], vec![("b", 2)]));
+    /// map.clear();
+    /// assert!(map.is_empty());
+    /// # Ok::<(), shardwheel::rotating::RotatingError>(())
+    /// ```
+    pub fn keys(&self) -> Vec<K>
+    where
+        K: Clone,
+    {
+        self.current().map.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// As [`keys`](Self::keys), with the values.
+    pub fn entries(&self) -> Vec<(K, V)>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        self.current().map.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Takes all entries out and drops them: they will not come to the callback. What has expired before still does.
+    pub fn clear(&self) {
+        // As in `insert`: they outlive the lock.
+        let taken = self.current().map.take_all();
+        drop(taken);
+    }
+
     /// The number of entries. O(k).
     pub fn len(&self) -> usize {
         self.current().map.len()
