@@ -37,8 +37,8 @@
 //! not while removed values are swept out. If advances are rare, one of them does much of it.)
 //!
 //! The slots hold 16-byte tickets in chunks, not the values: cascading streams through memory and
-//! moves no value. A removed value leaves its ticket behind; tickets without a value are swept out,
-//! a few at a time, as soon as they outnumber the others.
+//! moves no value. A value that is removed or moved leaves its ticket behind; tickets that do not
+//! count any more are swept out, a few at a time, as soon as they outnumber the others.
 
 #![forbid(unsafe_code)]
 
@@ -58,10 +58,10 @@ use std::fmt;
 use places::Places;
 use slots::{Entry, Slots, Visit};
 
-/// So few tickets without a value are not worth a sweep.
+/// So few tickets that do not count are not worth a sweep.
 const SPARE_TICKETS: usize = 64;
 /// Tickets that each call looks at while a sweep is due. A round over all `n` tickets takes no more
-/// than about `n / 64` removals, so removing stays O(1).
+/// than about `n / 64` removals or moves, so these stay O(1).
 const SWEEP_TICKETS: usize = 64;
 /// Each advance takes at least this many tickets out of a slot that is taken apart ahead of time,
 /// if its limit allows.
@@ -93,11 +93,14 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the slots hold for a value. It stays behind when the value is removed.
+/// What the slots hold for a value. It stays behind when the value is removed or moved.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     deadline: u64,
-    key: Key,
+    /// The value's place.
+    index: u32,
+    /// Among the tickets of that place.
+    number: u32,
 }
 
 impl Entry for Ticket {
@@ -171,9 +174,36 @@ impl<T> Wheel<T> {
     /// assert_eq!(expired, Some("overdue"));
     /// ```
     pub fn insert(&mut self, deadline: u64, value: T) -> Key {
-        let key = self.places.insert(deadline, value);
-        self.slots.insert(Ticket { deadline, key });
+        let (key, ticket) = self.places.insert(deadline, value);
+        self.slots.insert(ticket);
         key
+    }
+
+    /// Gives the value of `key` another deadline, under the same key; false if it has left already. As
+    /// with [`insert`](Self::insert), a deadline at or before [`now`](Self::now) expires at the next
+    /// advance. O(1) amortised; for such a deadline O(log n).
+    ///
+    /// ```
+    /// # use shardwheel::wheel::Wheel;
+    /// let mut wheel = Wheel::new();
+    /// let key = wheel.insert(30, "silent for 30 ticks");
+    /// wheel.advance(20, |_| unreachable!("never early"));
+    /// assert!(wheel.reschedule(key, 50), "a sign of life");
+    /// assert_eq!((wheel.deadline(key), wheel.next_expiry()), (Some(50), Some(50)));
+    /// let mut expired = None;
+    /// wheel.advance(50, |value| expired = Some(value));
+    /// assert_eq!(expired, Some("silent for 30 ticks"));
+    /// assert!(!wheel.reschedule(key, 80));
+    /// ```
+    pub fn reschedule(&mut self, key: Key, deadline: u64) -> bool {
+        if self.deadline(key) == Some(deadline) {
+            return true;
+        }
+        let Some((before, ticket)) = self.places.reschedule(key, deadline) else { return false };
+        self.slots.doubt(before);
+        self.slots.insert(ticket);
+        self.sweep(SWEEP_TICKETS);
+        true
     }
 
     /// Takes a value out before it expires; `None` if it has left already. O(1) amortised.
@@ -256,11 +286,11 @@ impl<T> Wheel<T> {
     /// Like [`advance`](Self::advance), in pieces: looks at no more than `limit` values (at least
     /// one), and says whether it caught up with `to`.
     ///
-    /// Values that expire, values that cascade (ahead of time or not) and values already removed
-    /// all count. Beyond the limit a call may look at 64 values, and four more per value expired,
-    /// to sweep out removed ones; overdue ones are swept in one go. While it has not caught up,
-    /// [`now`](Self::now) is behind `to`, or values that are or were overdue are left to look at,
-    /// though all of them may have been removed; call again.
+    /// Values that expire, values that cascade (ahead of time or not) and values already removed or
+    /// moved all count. Beyond the limit a call may look at 64 values, and four more per value
+    /// expired, to sweep out what those have left; overdue ones are swept in one go. While it has not
+    /// caught up, [`now`](Self::now) is behind `to`, or values that are or were overdue are left to
+    /// look at, though all of them may have been removed or moved; call again.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -280,14 +310,14 @@ impl<T> Wheel<T> {
         let (before, held) = (slots.hand(), places.len());
         let mut left = limit.max(1);
         let caught_up = slots.advance_visiting(to, &mut left, |visit, ticket| match visit {
-            Visit::Passing => places.contains(ticket.key),
+            Visit::Passing => places.is_wanted(ticket),
             Visit::Soon => {
-                places.prefetch(ticket.key);
+                places.prefetch(ticket);
                 true
             }
             Visit::Due(_) => {
                 // The place is free before the closure runs: it may panic.
-                if let Some((_, value)) = places.remove(ticket.key) {
+                if let Some(value) = places.redeem(ticket) {
                     expire(value);
                 }
                 false
@@ -305,12 +335,11 @@ impl<T> Wheel<T> {
     /// The tick of the earliest deadline, exactly; `None` if nothing waits. For overdue values it
     /// is a tick at or before [`now`](Self::now).
     ///
-    /// O(1) unless the earliest value of the first slot has been removed. Then this call looks
-    /// through that slot, and on through slots in which every value was removed, up to the first
-    /// one that waits: O(n) at worst, and removed values are never many more than those that wait.
-    /// It also looks through what is left of a slot in which a bounded advance or a sweep has
-    /// stopped; and through a slot that is taken apart ahead of time, if its earliest value has
-    /// been removed.
+    /// O(1) unless the earliest value of the first slot has been removed or moved away. Then this
+    /// call looks through that slot, and on through slots that every value has left, up to the first
+    /// one that waits: O(n) at worst, and what has left is never much more than what waits. It also
+    /// looks through what is left of a slot in which a bounded advance or a sweep has stopped; and
+    /// through a slot that is taken apart ahead of time, if its earliest value has left.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
@@ -322,7 +351,7 @@ impl<T> Wheel<T> {
     /// assert_eq!(wheel.next_expiry(), Some(1_000_000));
     /// ```
     pub fn next_expiry(&self) -> Option<u64> {
-        self.slots.first_live(|ticket| self.places.contains(ticket.key))
+        self.slots.first_live(|ticket| self.places.is_wanted(ticket))
     }
 
     /// Values that wait, overdue ones included. O(1).
@@ -399,9 +428,8 @@ impl<T> Wheel<T> {
         let earliest = self.places.iter().map(|(_, deadline)| deadline).min();
         assert_eq!(self.next_expiry(), earliest, "the next expiry is wrong");
         let mut waiting: Vec<_> = self.places.iter().map(|(key, deadline)| (key.index, deadline)).collect();
-        let mut ticketed = self
-            .slots
-            .collect(|ticket| self.places.contains(ticket.key).then_some((ticket.key.index, ticket.deadline)));
+        let mut ticketed =
+            self.slots.collect(|ticket| self.places.is_wanted(ticket).then_some((ticket.index, ticket.deadline)));
         waiting.sort_unstable();
         ticketed.sort_unstable();
         assert_eq!(waiting, ticketed, "each value has exactly one ticket");
@@ -417,16 +445,16 @@ impl<T> Wheel<T> {
             let passed = u128::from(slots.hand() - before) * count as u128;
             passed.div_ceil(u128::from(until - before)) as usize
         });
-        slots.prepare(limit.min(part.max(PREPARED_TICKETS)), |ticket| places.contains(ticket.key));
+        slots.prepare(limit.min(part.max(PREPARED_TICKETS)), |ticket| places.is_wanted(ticket));
     }
 
-    /// If tickets without a value outnumber the others, or did when the round under way began, looks at `tickets` of
-    /// them all, and throws out those without a value.
+    /// If tickets that do not count outnumber the others, or did when the round under way began, looks at `tickets` of
+    /// them all, and throws those out.
     fn sweep(&mut self, tickets: usize) {
         let stale = self.slots.len() - self.places.len();
         if self.sweeping || stale > self.places.len() + SPARE_TICKETS {
             let places = &self.places;
-            let keep = |ticket: Ticket| places.contains(ticket.key).then_some(ticket);
+            let keep = |ticket: Ticket| places.is_wanted(ticket).then_some(ticket);
             self.sweeping = !self.slots.review_some(tickets, keep);
         }
     }

@@ -56,6 +56,19 @@ impl WheelModel {
         }
     }
 
+    /// Moves the earliest as often as any other.
+    fn reschedule(&mut self) {
+        for _ in 0..self.random.spread(6) {
+            let from = if self.random.below(2) == 0 { 0 } else { self.some_tick() };
+            let Some((&(before, id), &key)) = self.expected.range((from, 0)..).next() else { return };
+            let deadline = if self.random.below(8) == 0 { before } else { self.some_tick() };
+            self.expected.remove(&(before, id));
+            self.expected.insert((deadline, id), key);
+            assert!(self.wheel.reschedule(key, deadline));
+            assert_eq!((self.wheel.get(key), self.wheel.deadline(key)), (Some(&id), Some(deadline)));
+        }
+    }
+
     fn advance(&mut self) {
         let before = self.wheel.now();
         let to = self.some_tick();
@@ -78,7 +91,8 @@ impl WheelModel {
     fn step(&mut self) {
         match self.random.below(1000) {
             0..380 => self.insert(),
-            380..700 => self.remove(),
+            380..560 => self.remove(),
+            560..700 => self.reschedule(),
             700..999 => self.advance(),
             _ => {
                 self.wheel.clear();
@@ -90,7 +104,9 @@ impl WheelModel {
         assert_eq!(self.wheel.next_expiry(), earliest);
         if self.random.below(16) == 0 {
             self.wheel.check_invariants();
-            self.gone.drain(..).for_each(|key| assert_eq!(self.wheel.get_mut(key), None));
+            for key in self.gone.drain(..) {
+                assert!(self.wheel.get_mut(key).is_none() && !self.wheel.reschedule(key, 0));
+            }
         }
     }
 }
@@ -129,8 +145,12 @@ fn every_small_move_expires_at_its_exact_tick() {
                     let now = wheel.now();
                     let key = wheel.insert(now + first, round);
                     wheel.advance(now + wait, |value| panic!("{value} came early"));
-                    let value = wheel.remove(key).expect("it still waits");
-                    wheel.insert(now + wait + second, value);
+                    if round % 2 == 0 {
+                        let value = wheel.remove(key).expect("it still waits");
+                        wheel.insert(now + wait + second, value);
+                    } else {
+                        assert!(wheel.reschedule(key, now + wait + second));
+                    }
                     assert_eq!(wheel.next_expiry(), Some(now + wait + second));
                     expires_exactly_at(&mut wheel, now + wait + second, round);
                 }
@@ -168,6 +188,28 @@ fn removed_values_never_outnumber_the_others_for_long() {
         assert!(tickets <= 2 * keep as usize + 2 * SPARE_TICKETS, "{tickets} after {i}");
     }
     wheel.check_invariants();
+}
+
+/// A heartbeat: all are moved over and over, and none expires.
+#[test]
+fn what_moves_leave_behind_is_swept_out() {
+    let mut wheel = Wheel::new();
+    let keys: Vec<Key> = (0..1000).map(|i| wheel.insert(1 << 30, i)).collect();
+    for beat in 1..=100 {
+        for &key in &keys {
+            assert!(wheel.reschedule(key, (1 << 30) + beat));
+            let tickets = wheel.slots.len();
+            assert!(tickets <= 2 * keys.len() + 2 * SPARE_TICKETS, "{tickets} at beat {beat}");
+        }
+    }
+    let tickets = wheel.slots.len();
+    assert!(keys.iter().all(|&key| wheel.reschedule(key, (1 << 30) + 100)));
+    assert_eq!(wheel.slots.len(), tickets, "a move to the same tick costs nothing");
+    wheel.check_invariants();
+    wheel.advance((1 << 30) + 99, |value| panic!("{value} came early"));
+    let mut count = 0;
+    wheel.advance((1 << 30) + 100, |_| count += 1);
+    assert_eq!((count, wheel.next_expiry()), (1000, None));
 }
 
 #[test]
