@@ -1,0 +1,158 @@
+//! How long entries live yet, and how their time begins anew.
+//!
+//! A renewal changes the entry's deadline and leaves its timer alone: that fires when it would have, and comes back
+//! (`Store::come_due`). Only for an earlier deadline is the timer moved.
+
+use super::Cache;
+use super::entry::Entry;
+use super::expiry::Renewal;
+use super::hashed::Sought;
+use crate::clock::Nanos;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Begins the time of the entry of `key` anew: it lives for the TTL that it was inserted with, from now on. False:
+    /// it has expired or ended, or never was, and none is put in. Counts as a use, but neither as a hit nor as a miss.
+    /// Lock-free after the thread's first read; costs about as much as [`get`](Self::get).
+    ///
+    /// To have each hit do so, see [`Builder::renew_on_get`].
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// clock.advance(Duration::from_secs(59));
+    /// assert!(cache.renew("a") && !cache.renew("b"));
+    /// clock.advance(Duration::from_secs(59));
+    /// assert_eq!(cache.get("a"), Some(1));
+    /// clock.advance(Duration::from_secs(1));
+    /// assert!(!cache.renew("a"), "what has expired does not come back");
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn renew<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.renew_sought(&self.store.sought(key), |entry| entry.lifetime)
+    }
+
+    /// As [`renew`](Self::renew), with a TTL of its own, to which the cache's jitter applies: as Redis' `EXPIRE`, and
+    /// with [`Duration::MAX`] as its `PERSIST`. It may bring the deadline forward; with [`Duration::ZERO`] the entry
+    /// expires at once. Later calls of `renew` begin the TTL of the insertion anew, not this one.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// assert!(cache.renew_with_ttl("a", Duration::from_secs(5)));
+    /// assert_eq!(cache.remaining("a"), Some(Duration::from_secs(5)));
+    /// assert!(cache.renew_with_ttl("a", Duration::MAX));
+    /// assert_eq!(cache.remaining("a"), Some(Duration::MAX));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn renew_with_ttl<Q: Hash + Eq + ?Sized>(&self, key: &Q, ttl: Duration) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.renew_sought(&self.store.sought(key), |entry| self.lifetime.of(ttl, entry.id))
+    }
+
+    /// How long the entry of `key` will live, unless something else ends it; [`Duration::MAX`] if it never expires.
+    /// `None`: it has expired or ended, or never was. Counts neither as a use nor as a hit or a miss. Lock-free after
+    /// the thread's first read.
+    ///
+    /// ```
+    /// # use shardwheel::cache::Cache;
+    /// # use std::time::Duration;
+    /// let (cache, clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual()?;
+    /// cache.insert("a", 1);
+    /// clock.advance(Duration::from_secs(20));
+    /// assert_eq!((cache.remaining("a"), cache.remaining("b")), (Some(Duration::from_secs(40)), None));
+    /// # Ok::<(), shardwheel::cache::CacheError>(())
+    /// ```
+    pub fn remaining<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+    {
+        let (entry, now) = self.find_visible(&self.store.sought(key))?;
+        Some(entry.expiry.deadline().map_or(Duration::MAX, |deadline| Nanos(deadline).since(now)))
+    }
+
+    /// Gives the entry of `key` the lifetime that `choose` says, from now on.
+    fn renew_sought<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>, choose: impl Fn(&Entry<K, V>) -> Duration) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let mut ended = None;
+        while let Some((entry, now)) = self.find_visible(key) {
+            let deadline = now.plus(choose(&entry)).0;
+            match entry.expiry.renew(now.0, |_| deadline) {
+                Renewal::Made(before) => {
+                    if deadline < before {
+                        self.bring_forward(&entry, deadline);
+                    }
+                    self.store.touch(&entry);
+                    return true;
+                }
+                Renewal::Expired => return false,
+                // As a rule it was taken out of the map before it ended, and another one may be in its place. Not so if
+                // its key has panicked: then it may stay there.
+                Renewal::Ended if ended.replace(entry.id) == Some(entry.id) => return false,
+                Renewal::Ended => {}
+            }
+        }
+        false
+    }
+
+    /// For an entry that was just given an earlier deadline: has its timer fire by then.
+    fn bring_forward(&self, entry: &Entry<K, V>, mut deadline: u64) {
+        loop {
+            self.timers.reschedule_at(&entry.id, self.timers.clock().instant(Nanos(deadline)));
+            // Another thread may have brought it forward further meanwhile, and have moved the timer before us. Then
+            // our move has observed its change of the deadline, since both moved the same timer.
+            match entry.expiry.deadline() {
+                Some(latest) if latest < deadline => deadline = latest,
+                _ => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its key may have panicked as it was to be taken out of the map.
+    #[test]
+    fn an_entry_that_has_ended_but_stays_in_the_map_is_not_renewed() {
+        let (cache, _clock) = Cache::builder(Duration::from_secs(60)).build_manual().expect("in range");
+        cache.insert(1, 'a');
+        let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
+        assert_eq!(entry.expiry.end(0), Some(false));
+        assert!(cache.contains(&1) && !cache.renew(&1));
+    }
+
+    /// Two threads have brought the deadline forward; the one that was first comes to the timer after the other one.
+    #[test]
+    fn the_timer_goes_with_the_deadline_whoever_moves_it_last() {
+        let (cache, _clock) = Cache::builder(Duration::from_secs(60)).jitter(0.0).build_manual().expect("in range");
+        cache.insert(1, 'a');
+        let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
+        let [first, second] = [30, 20].map(|seconds| Nanos(0).plus(Duration::from_secs(seconds)).0);
+        for deadline in [first, second] {
+            assert!(matches!(entry.expiry.renew(0, |_| deadline), Renewal::Made(_)));
+        }
+        cache.bring_forward(&entry, second);
+        cache.bring_forward(&entry, first);
+        assert_eq!(cache.timers.remaining(&entry.id), Some(Duration::from_secs(20)));
+    }
+}
