@@ -265,7 +265,7 @@ mod sync {
                 }
                 return if found == old { Ok(found) } else { Err(found) };
             }
-            self.0.compare_exchange(old, new, order, other)
+            self.0.compare_exchange(old, new, weakened(order, Location::caller()), other)
         }
 
         fn modify(
@@ -620,27 +620,60 @@ fn expired_entry() {
 fn renewal() {
     let entry = Arc::new(Expiry::at(5));
     let own = Arc::clone(&entry);
-    let renewer = thread::spawn(move || own.renew(4, |_| 20) == Renewal::Made(5));
-    let seen = [6, 7].map(|now| entry.is_ahead(now));
+    let renewer = thread::spawn(move || own.renew(|| 4, |_, _| 20) == Renewal::Made { from: 5, to: 20 });
+    let seen = [6, 7].map(|now| entry.ahead(now).is_some());
     let is_renewed = renewer.join().expect("no panic");
     assert!(seen[0] || !seen[1], "it has come back");
-    assert_eq!(is_renewed, entry.is_ahead(8));
+    assert_eq!(is_renewed, entry.ahead(8).is_some());
     assert!(seen[0] || !is_renewed, "it was renewed after it had expired");
     outcome(format!("{seen:?} {is_renewed}"));
+}
+
+/// Two threads renew an entry. The clock moves on whenever it is read.
+fn two_renewals() {
+    let entry = Arc::new((Expiry::at(5), AtomicU32::new(0)));
+    let renew = |entry: &(Expiry, AtomicU32)| {
+        let clock = || u64::from(entry.1.fetch_add(1, SeqCst));
+        match entry.0.renew(clock, |now, _| now + 10) {
+            Renewal::Made { to, .. } => to,
+            other => panic!("{other:?}"),
+        }
+    };
+    let own = Arc::clone(&entry);
+    let renewer = thread::spawn(move || renew(&own));
+    let made = renew(&entry);
+    let other = renewer.join().expect("no panic");
+    assert_eq!(entry.0.deadline(), Some(made.max(other)), "the later one stands");
+    outcome(format!("{made} {other}"));
 }
 
 /// The entry's timer, a thread that removes the entry, and one that renews it.
 fn one_end() {
     let entry = Arc::new(Expiry::at(5));
     let [renewed, removed] = [(); 2].map(|()| Arc::clone(&entry));
-    let renewer = thread::spawn(move || renewed.renew(4, |_| 20));
+    let renewer = thread::spawn(move || renewed.renew(|| 4, |_, _| 20));
     let remover = thread::spawn(move || removed.end(4));
     let due = entry.expire(5);
     let renewal = renewer.join().expect("no panic");
     let removal = remover.join().expect("no panic");
     assert_eq!(u32::from(due == Due::Now) + u32::from(removal.is_some()), 1, "ends");
-    assert!(due != Due::Now || renewal != Renewal::Made(5), "it has expired though it was renewed");
-    outcome(format!("{due:?} {renewal:?} {removal:?}"));
+    let is_renewed = matches!(renewal, Renewal::Made { .. });
+    assert!(due != Due::Now || !is_renewed, "it has expired though it was renewed");
+    outcome(format!("{due:?} {is_renewed} {removal:?}"));
+}
+
+/// A thread that finds that an entry has ended finds the one that has replaced it. The map is a cell.
+fn replaced_entry() {
+    let entry = Arc::new((Expiry::at(5), AtomicU32::new(1)));
+    let own = Arc::clone(&entry);
+    let replacer = thread::spawn(move || {
+        own.1.store(2, Relaxed);
+        assert_eq!(own.0.end(4), Some(false));
+    });
+    let renewal = entry.0.renew(|| 4, |_, _| 20);
+    assert!(renewal != Renewal::Ended || entry.1.load(Relaxed) == 2, "the old one is still there");
+    replacer.join().expect("no panic");
+    outcome(if renewal == Renewal::Ended { "ended" } else { "renewed" });
 }
 
 /// A callback, and a flag, which orders nothing, by which other threads hear of it.
@@ -918,12 +951,25 @@ fn nobody_brings_back_what_others_have_seen_expire() {
 }
 
 #[test]
+fn no_renewal_undoes_a_newer_one() {
+    reaches(two_renewals, &["10 11", "10 12", "11 10", "11 12", "12 10", "12 11"]);
+    assert_notices_in("change", Flaw::IsTorn, two_renewals, "the later one stands");
+}
+
+#[test]
 fn one_thread_ends_an_entry() {
     reaches(
         one_end,
-        &["Now Ended None", "Ended Ended Some(false)", "Ended Made(5) Some(false)", "Later(20) Made(5) Some(false)"],
+        &["Now false None", "Ended false Some(false)", "Ended true Some(false)", "Later(Some(20)) true Some(false)"],
     );
     assert_notices_in("change", Flaw::IsTorn, one_end, "it has expired though it was renewed");
+}
+
+#[test]
+fn who_finds_an_entry_ended_finds_what_has_replaced_it() {
+    reaches(replaced_entry, &["ended", "renewed"]);
+    assert_notices_in("renew", Flaw::AcquiresNothing, replaced_entry, "still there");
+    assert_notices_in("change", Flaw::ReleasesNothing, replaced_entry, "still there");
 }
 
 #[test]

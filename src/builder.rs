@@ -392,7 +392,7 @@ where
         self,
         callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
     ) -> Result<Scheduler<K, V, S>, BuildError> {
-        self.start(rearming(callback))
+        self.start(Callback::Rearming(Box::new(callback)))
     }
 
     /// [`build_rearming`](Self::build_rearming), whose example uses it, on a manual clock; see
@@ -404,7 +404,7 @@ where
         self,
         callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static,
     ) -> Result<(Scheduler<K, V, S>, ManualClock), BuildError> {
-        self.start_manual(rearming(callback))
+        self.start_manual(Callback::Rearming(Box::new(callback)))
     }
 
     pub(crate) fn start(self, callback: Callback<K, V>) -> Result<Scheduler<K, V, S>, BuildError> {
@@ -532,10 +532,6 @@ pub(crate) struct Parts<K: Eq + Send + Sync + 'static, V: Send + 'static, S> {
     pub(crate) hasher: S,
     pub(crate) pinning: Pinning,
     pub(crate) thread_name: String,
-}
-
-fn rearming<K, V>(callback: impl Fn(&K, &mut V) -> Next + Send + Sync + 'static) -> Callback<K, V> {
-    Callback::Rearming(Box::new(move |key, value, _| callback(key, value)))
 }
 
 fn own_pool(thread_name: &str) -> Result<rayon::ThreadPool, BuildError> {

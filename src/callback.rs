@@ -60,9 +60,29 @@ pub enum Next {
 pub(crate) enum Callback<K, V> {
     /// Gets the value, or a copy of it if the timer is periodic.
     Plain(Box<dyn Fn(&K, V) + Send + Sync>),
-    /// Decides whether the timer comes back. For our own callbacks, also told the scheduler's clock.
-    Rearming(Box<dyn Fn(&K, &mut V, &Clock) -> Next + Send + Sync>),
+    /// Decides whether the timer comes back.
+    Rearming(Box<dyn Rearm<K, V>>),
 }
+
+/// A callback that decides whether its timer comes back: the user's, or our own.
+pub(crate) trait Rearm<K, V>: Send + Sync {
+    fn fire(&self, key: &K, value: &mut V, clock: &Clock) -> Next;
+
+    /// In place of `fire`, if the run is lost.
+    fn lose(&self, value: &mut V, clock: &Clock) -> Next;
+}
+
+impl<K, V, F: Fn(&K, &mut V) -> Next + Send + Sync> Rearm<K, V> for F {
+    fn fire(&self, key: &K, value: &mut V, _clock: &Clock) -> Next {
+        self(key, value)
+    }
+
+    /// No callback has asked for more.
+    fn lose(&self, _value: &mut V, _clock: &Clock) -> Next {
+        Next::Done
+    }
+}
+
 /// The user's code for a callback's panic.
 pub(crate) type PanicHook<K> = Box<dyn Fn(&K, Box<dyn Any + Send>) + Send + Sync>;
 
@@ -123,7 +143,7 @@ where
         }
         Callback::Rearming(callback) => {
             let mut next = Next::Done;
-            call(batch, node, |key| next = callback(key, &mut value, &batch.core.clock));
+            call(batch, node, |key| next = callback.fire(key, &mut value, &batch.core.clock));
             Comeback::AsAnswered(next)
         }
     };

@@ -1,6 +1,6 @@
 //! Timers that have expired together, and what becomes of them: their callbacks run, and then they are finished.
 
-use crate::callback::{Callback, Comeback, Inside, Next, PanicHook, come_back, run_one};
+use crate::callback::{Callback, Comeback, Inside, PanicHook, come_back, run_one};
 use crate::counters::Event;
 use crate::executor::Executor;
 use crate::handout::Handout;
@@ -147,9 +147,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Batch<K, V> {
     }
 }
 
-/// What becomes of a timer whose run is lost. One at a fixed rate goes on with the next run. One whose callback decides
-/// has ended: no callback has asked for more.
-fn lose<K, V>(batch: &Batch<K, V>, value: V, repeats: bool) -> Option<(V, Comeback)>
+/// What becomes of a timer whose run is lost. One at a fixed rate goes on with the next run; or else the callback
+/// decides.
+fn lose<K, V>(batch: &Batch<K, V>, mut value: V, repeats: bool) -> Option<(V, Comeback)>
 where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
@@ -158,9 +158,9 @@ where
         drop_quietly(value);
         return None;
     }
-    let comeback = match batch.runner.callback {
+    let comeback = match &batch.runner.callback {
         Callback::Plain(_) => Comeback::AtItsRate,
-        Callback::Rearming(_) => Comeback::AsAnswered(Next::Done),
+        Callback::Rearming(callback) => Comeback::AsAnswered(callback.lose(&mut value, &batch.core.clock)),
     };
     Some((value, comeback))
 }
@@ -228,6 +228,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Taken<'_, K, V> 
 mod tests {
     use super::*;
     use crate::builder::{Builder, Parts};
+    use crate::callback::Next;
     use crate::clock::{Clock, Nanos};
     use crate::lateness::Lateness;
     use crate::scheduler::Scheduler;
@@ -307,7 +308,7 @@ mod tests {
         let least = Arc::new(AtomicU64::new(u64::MAX));
         let seen = Arc::clone(&least);
         let (_scheduler, batch) = batch_of(2 * UNFINISHED_MAX as u64 + 1, |own| {
-            Callback::Rearming(Box::new(move |_, (), _| {
+            Callback::Rearming(Box::new(move |_: &_, (): &mut _| {
                 seen.fetch_min(of(&own).reports[0].unfinished.load(Relaxed), Relaxed);
                 Next::After(MS)
             }))

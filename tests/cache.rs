@@ -644,6 +644,8 @@ fn an_insertion_that_overtakes_what_was_loaded_stays() {
     assert_eq!((cache.get_or_insert_with(Hooked(1), load), cache.get(&Hooked(1))), (8, Some(8)));
     let stats = cache.stats();
     assert_eq!((stats.inserted, stats.expired, stats.entries), (2, 1, 1));
+    assert_eq!(cache.remove(&Hooked(1)), Some(8));
+    assert_eq!(clock.advance_to_next(), None, "no timer is left");
 }
 
 /// The change comes after the last moment at which the load could have known of it before the value was in the map.

@@ -4,10 +4,11 @@
 
 mod support;
 
-use shardwheel::ManualClock;
 use shardwheel::cache::{Builder, Cache, Cause};
+use shardwheel::{Executor, Job, ManualClock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{HOUR, MS, Random, eventually, lock, ms};
@@ -155,6 +156,143 @@ fn all_entries_are_visited_that_have_not_expired() {
     assert!(seen.windows(2).all(|pair| pair[1] / 3 == pair[0] / 3 + 1), "one of each pair");
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.misses), (0, 0));
+}
+
+/// It has been told of its removal by another thread, which still holds it.
+#[test]
+fn what_has_ended_is_not_visited() {
+    let (told, hears) = channel();
+    let (go_on, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let builder = Cache::builder(HOUR).listener(move |&key: &u64, _: &u64, cause| {
+        told.send((key, cause)).expect("the test listens");
+        lock(&gate).recv().expect("the test goes on");
+    });
+    let cache = builder.build().expect("in range");
+    cache.insert(1, 1);
+    cache.insert(2, 2);
+    let mut seen = Vec::new();
+    thread::scope(|scope| {
+        cache.for_each(|&key, _| {
+            seen.push(key);
+            if seen.len() == 1 {
+                let cache = &cache;
+                scope.spawn(move || assert_eq!(cache.remove(&(3 - key)), Some(3 - key)));
+                assert_eq!(hears.recv(), Ok((3 - key, Cause::Removed)));
+            }
+        });
+        go_on.send(()).expect("the listener waits");
+    });
+    assert_eq!(seen.len(), 1, "{seen:?}");
+}
+
+#[test]
+fn never_is_never() {
+    let years = |count: u32| 365 * 24 * count * HOUR;
+    let (cache, clock, _) = manual(Cache::builder(ms(50)));
+    cache.insert_with_ttl(1, 10, Duration::MAX);
+    cache.insert(2, 20);
+    assert!(cache.renew_with_ttl(&2, Duration::MAX));
+    clock.advance(ms(50));
+    assert_eq!((clock.advance_to_next(), cache.len()), (None, 2));
+    clock.advance(years(200));
+    assert_eq!((cache.get(&1), cache.get(&2)), (Some(10), Some(20)));
+    assert_eq!((cache.remaining(&1), cache.remaining(&2)), (Some(Duration::MAX), Some(Duration::MAX)));
+    // What would expire more than 146 years after the beginning counts as that, too.
+    cache.insert(3, 30);
+    assert_eq!((cache.get(&3), cache.remaining(&3)), (Some(30), Some(Duration::MAX)));
+    cache.clear();
+    assert_eq!((cache.len(), clock.advance_to_next()), (0, None));
+}
+
+/// While its timer is firing: that takes place because of the first deadline, and another entry's listener comes first.
+#[test]
+fn a_value_leaves_at_once_though_its_timer_was_given_a_deadline() {
+    let own = Arc::new(OnceLock::<Weak<Cache<u64, Arc<u64>>>>::new());
+    let in_listener = Arc::clone(&own);
+    let builder = Cache::builder(ms(50)).jitter(0.0).listener(move |&key: &u64, _: &Arc<u64>, _| {
+        if key == 1 {
+            let cache = in_listener.get().and_then(Weak::upgrade).expect("it is there");
+            assert!(cache.renew_with_ttl(&2, Duration::ZERO));
+        }
+    });
+    let (cache, clock) = builder.build_manual().expect("in range");
+    let cache = Arc::new(cache);
+    own.set(Arc::downgrade(&cache)).expect("set once");
+    let value = Arc::new(7);
+    cache.insert(2, Arc::clone(&value));
+    cache.insert(1, Arc::new(1));
+    clock.advance(ms(49));
+    assert!(cache.renew(&2));
+    clock.advance(ms(1));
+    assert_eq!((cache.len(), cache.stats().expired, Arc::strong_count(&value)), (0, 2, 1));
+    clock.advance(HOUR);
+    assert_eq!((cache.stats().expired, cache.stats().listener_panics), (2, 0));
+}
+
+/// A cache whose executor's jobs the test gets.
+fn held(limit: Option<usize>) -> (Numbers, Receiver<Job>) {
+    let (sender, jobs) = channel();
+    let executor = Executor::custom(move |job| drop(sender.send(job)));
+    let builder = Cache::builder(ms(40)).tick(MS).jitter(0.0).executor(executor);
+    let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
+    (builder.build().expect("in range"), jobs)
+}
+
+/// Its timer has fired because of the deadline that it had before.
+#[test]
+fn a_job_that_is_dropped_takes_no_entry_with_it_that_lives_on() {
+    for limit in [None, Some(10)] {
+        let (cache, jobs) = held(limit);
+        cache.insert(1, 10);
+        cache.insert(2, 20);
+        assert!(cache.renew_with_ttl(&1, ms(400)) && cache.renew_with_ttl(&2, HOUR));
+        // Both in one job, or each in one of its own.
+        let mut dropped = jobs.recv().map(drop).map(|()| 1).expect("they fire");
+        while jobs.recv_timeout(ms(50)).is_ok() {
+            dropped += 1;
+        }
+        assert!((1..=2).contains(&dropped));
+        assert_eq!((cache.get(&1), cache.get(&2)), (Some(10), Some(20)));
+        jobs.recv().expect("it comes back").run();
+        assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(20)));
+        assert_eq!((cache.len(), cache.stats().expired), (1, 1));
+        assert_eq!(cache.remove(&2), Some(20));
+        assert!(jobs.recv_timeout(ms(50)).is_err(), "no timer is left");
+    }
+}
+
+#[test]
+fn a_job_that_is_dropped_leaves_no_timer_to_what_was_removed() {
+    let (cache, jobs) = held(None);
+    cache.insert(1, 10);
+    assert!(cache.renew_with_ttl(&1, ms(100)));
+    let job = jobs.recv().expect("it fires");
+    assert_eq!(cache.remove(&1), Some(10));
+    drop(job);
+    assert!(jobs.recv_timeout(ms(200)).is_err());
+    assert_eq!((cache.len(), cache.stats().removed, cache.stats().expired), (0, 1, 0));
+}
+
+/// What is left comes from one look: an entry that has expired has no time left, not zero.
+#[test]
+fn nothing_is_left_of_what_has_expired() {
+    let cache = Numbers::builder(HOUR).jitter(0.0).build().expect("in range");
+    let (is_over, zeros) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                zeros.fetch_add((cache.remaining(&1) == Some(Duration::ZERO)).into(), SeqCst);
+            }
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < ms(300) {
+            cache.insert(1, 1);
+            cache.renew_with_ttl(&1, Duration::ZERO);
+        }
+        is_over.store(true, SeqCst);
+    });
+    assert_eq!(zeros.load(SeqCst), 0);
 }
 
 /// Of two threads that move a deadline at once; what the last of them leaves.

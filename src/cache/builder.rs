@@ -1,11 +1,10 @@
 //! The settings of a cache, and their checks.
 
 use super::Cache;
-use super::entry::Entry;
 use super::lifetime::Lifetime;
 use super::loader::Loads;
 use super::stats::Cause;
-use super::store::{Listener, Ready, Store, Timers};
+use super::store::{Expiring, Listener, Owned, Ready, Store, Timers};
 use crate::builder::{self, Pinning};
 use crate::callback::Callback;
 use crate::error::BuildError;
@@ -207,8 +206,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Who takes expired entries out and calls the listener for them. Default: with a listener, threads of the cache's
     /// own, as for a scheduler ([`crate::Builder::executor`]); without one, the workers themselves.
     ///
-    /// Entries in a job that the executor drops are never seen again, but count until their keys are used again; with a
-    /// limit they also keep their values, and make room for new ones in their turn.
+    /// Expired entries in a job that the executor drops are never seen again, but count until their keys are used
+    /// again; with a limit they also keep their values, and make room for new ones in their turn. (Entries that were
+    /// renewed live on.)
     ///
     /// ```
     /// use shardwheel::Executor;
@@ -275,7 +275,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 }
 
-type TimersBuilder<K, V> = builder::Builder<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
+type TimersBuilder<K, V> = builder::Builder<u64, Owned<K, V>, BuildHasherDefault<Ready>>;
 
 impl<K, V, S> Builder<K, V, S>
 where
@@ -321,14 +321,12 @@ where
 
     fn start<C>(
         self,
-        start: impl FnOnce(TimersBuilder<K, V>, Callback<u64, Arc<Entry<K, V>>>) -> Result<(Timers<K, V>, C), BuildError>,
+        start: impl FnOnce(TimersBuilder<K, V>, Callback<u64, Owned<K, V>>) -> Result<(Timers<K, V>, C), BuildError>,
     ) -> Result<(Cache<K, V, S>, C), CacheError> {
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
         let renews_on_get = self.renews_on_get;
         let store = Arc::new(Store::new(self.hasher, self.limit, self.listener));
-        let own = Arc::clone(&store);
-        let callback =
-            Callback::Rearming(Box::new(move |_, entry: &mut Arc<Entry<K, V>>, clock| own.come_due(entry, clock)));
+        let callback = Callback::Rearming(Box::new(Expiring(Arc::clone(&store))));
         let (timers, clock) = start(timers, callback).map_err(CacheError::Scheduler)?;
         let cache = Cache { store, timers, lifetime, renews_on_get, loads: Loads::new(), last_id: AtomicU64::new(0) };
         Ok((cache, clock))

@@ -4,7 +4,7 @@
 //! use keeps it alive, too, until it leaves.) What ends it is decided by its [`Expiry`]. The timer may fire before the
 //! entry's deadline, if that was put off: then it comes back.
 
-use super::expiry::Expiry;
+use super::expiry::{Deadline, Expiry};
 use super::hashed::Hashed;
 use crate::clock::Nanos;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Visibility {
         last == SHOWN
     }
 
-    fn is_shown(&self) -> bool {
+    pub(super) fn is_shown(&self) -> bool {
         self.0.load(Relaxed) == SHOWN
     }
 }
@@ -85,7 +85,11 @@ impl<K, V> Entry<K, V> {
 
     /// True if look-ups at `now` may find it.
     pub(super) fn is_visible(&self, now: Nanos) -> bool {
-        self.visibility.is_shown() && self.expiry.is_ahead(now.0)
+        self.deadline_if_visible(now).is_some()
+    }
+
+    pub(super) fn deadline_if_visible(&self, now: Nanos) -> Option<Deadline> {
+        if self.visibility.is_shown() { self.expiry.ahead(now.0) } else { None }
     }
 
     /// The value of an entry that has left; a clone, if another thread is reading it.

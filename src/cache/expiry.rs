@@ -24,25 +24,27 @@
 //! The two fences have one order, so at least one side sees the other's step 1; if both do, the map decides.
 
 use crate::sync::{AtomicU64, Ordering, fence};
-use Ordering::{Relaxed, SeqCst};
+use Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 const PASSED: u64 = 1 << 63;
 const ENDED: u64 = 1 << 62;
-/// 146 years.
+/// Whatever is later than this (146 years).
 const NEVER: u64 = ENDED - 1;
 
-/// Relaxed throughout: what is seen through an entry was published with it, by the map. Each decision is one exchange
-/// on this one word; where there is another place to look at, the fences order it.
+/// What is seen through an entry was published with it, by the map; and where there is another place to look at, the
+/// fences order it. So loads are Relaxed, with one exception (`renew`).
 #[derive(Debug)]
 pub(super) struct Expiry(AtomicU64);
+
+/// When an entry expires: `None` is never.
+pub(super) type Deadline = Option<u64>;
 
 /// What the timer of an entry finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     /// The entry has expired, and this call has ended it.
     Now,
-    /// It was given a later deadline.
-    Later(u64),
+    Later(Deadline),
     /// Another thread has ended it.
     Ended,
 }
@@ -50,9 +52,12 @@ pub(super) enum Due {
 /// What became of an attempt to give an entry another deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Renewal {
-    /// It has the new one; this was the old one.
-    Made(u64),
+    Made {
+        from: u64,
+        to: u64,
+    },
     Expired,
+    /// It has ended, but its deadline had not passed.
     Ended,
 }
 
@@ -60,8 +65,12 @@ fn deadline_of(word: u64) -> u64 {
     word & NEVER
 }
 
+fn finite(deadline: u64) -> Deadline {
+    Some(deadline).filter(|&deadline| deadline != NEVER)
+}
+
 fn has_passed(word: u64, now: u64) -> bool {
-    word & PASSED != 0 || deadline_of(word) <= now
+    word & PASSED != 0 || finite(deadline_of(word)).is_some_and(|deadline| deadline <= now)
 }
 
 impl Expiry {
@@ -69,39 +78,52 @@ impl Expiry {
         Self(AtomicU64::new(deadline.min(NEVER)))
     }
 
-    /// `None`: never.
-    pub(super) fn deadline(&self) -> Option<u64> {
-        Some(deadline_of(self.0.load(Relaxed))).filter(|&deadline| deadline != NEVER)
+    pub(super) fn deadline(&self) -> Deadline {
+        finite(deadline_of(self.0.load(Relaxed)))
     }
 
-    /// True if the deadline is later than `now`: then look-ups may find the entry.
-    pub(super) fn is_ahead(&self, now: u64) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.load(Relaxed) & ENDED != 0
+    }
+
+    /// The deadline if it is later than `now`: then look-ups may find the entry.
+    pub(super) fn ahead(&self, now: u64) -> Option<Deadline> {
         let mut seen = self.0.load(Relaxed);
         while has_passed(seen, now) {
             if seen & PASSED != 0 {
-                return false;
+                return None;
             }
             match self.change(seen, seen | PASSED) {
-                Ok(()) => return false,
+                Ok(()) => return None,
                 Err(found) => seen = found,
             }
         }
-        true
+        Some(finite(deadline_of(seen)))
     }
 
-    /// Gives the entry the deadline that `choose` makes of the present one.
-    pub(super) fn renew(&self, now: u64, choose: impl Fn(u64) -> u64) -> Renewal {
-        while self.is_ahead(now) {
-            let seen = self.0.load(Relaxed);
-            if seen & ENDED != 0 {
+    /// Gives the entry the deadline that `choose` makes of the time and of the present deadline.
+    ///
+    /// The clock is read after the word, and again if that has changed: so a thread that is stopped here does not undo
+    /// what others have done meanwhile.
+    pub(super) fn renew(&self, clock: impl Fn() -> u64, choose: impl Fn(u64, u64) -> u64) -> Renewal {
+        loop {
+            // Acquire: if the entry has ended, observes that it is not in the map any more, or is replaced there.
+            let seen = self.0.load(Acquire);
+            let now = clock();
+            let from = deadline_of(seen);
+            if seen & PASSED != 0 {
+                return Renewal::Expired;
+            } else if has_passed(seen, now) {
+                let _ = self.change(seen, seen | PASSED);
+            } else if seen & ENDED != 0 {
                 return Renewal::Ended;
-            }
-            let before = deadline_of(seen);
-            if !has_passed(seen, now) && self.change(seen, choose(before).min(NEVER)).is_ok() {
-                return Renewal::Made(before);
+            } else {
+                let to = choose(now, from).min(NEVER);
+                if self.change(seen, to).is_ok() {
+                    return Renewal::Made { from, to };
+                }
             }
         }
-        Renewal::Expired
     }
 
     /// For the entry's timer.
@@ -109,7 +131,7 @@ impl Expiry {
         let mut seen = self.0.load(Relaxed);
         while seen & ENDED == 0 {
             if !has_passed(seen, now) {
-                return Due::Later(deadline_of(seen));
+                return Due::Later(finite(deadline_of(seen)));
             }
             if let Err(found) = self.change(seen, seen | ENDED) {
                 seen = found;
@@ -141,11 +163,12 @@ impl Expiry {
     pub(super) fn is_missed(&self) -> bool {
         // SeqCst: step 2. Pairs with the fences in `expire` and `end`.
         fence(SeqCst);
-        self.0.load(Relaxed) & ENDED != 0
+        self.has_ended()
     }
 
     fn change(&self, seen: u64, to: u64) -> Result<(), u64> {
-        self.0.compare_exchange(seen, to, Relaxed, Relaxed).map(drop)
+        // Release: publishes what was done to the map before the entry is ended, to the Acquire in `renew`.
+        self.0.compare_exchange(seen, to, Release, Relaxed).map(drop)
     }
 }
 
@@ -156,34 +179,55 @@ mod tests {
     #[test]
     fn a_deadline_that_has_passed_stays_so() {
         let expiry = Expiry::at(5);
-        assert!(expiry.is_ahead(4));
-        assert_eq!(expiry.renew(4, |deadline| deadline + 5), Renewal::Made(5));
-        assert!(expiry.is_ahead(9) && !expiry.is_ahead(10));
+        assert_eq!(expiry.ahead(4), Some(Some(5)));
+        assert_eq!(expiry.renew(|| 4, |now, deadline| now + deadline), Renewal::Made { from: 5, to: 9 });
+        assert_eq!((expiry.ahead(8), expiry.ahead(9)), (Some(Some(9)), None));
         // By a thread that has read the clock before.
-        assert_eq!(expiry.renew(9, |_| 20), Renewal::Expired);
-        assert!(!expiry.is_ahead(9));
-        assert_eq!(expiry.expire(9), Due::Now, "for its timer, too");
+        assert_eq!((expiry.renew(|| 8, |_, _| 20), expiry.ahead(8)), (Renewal::Expired, None));
+        assert_eq!(expiry.expire(8), Due::Now, "for its timer, too");
         assert_eq!((expiry.expire(99), expiry.end(99)), (Due::Ended, None));
+        // A renewal that comes too late has seen it pass, too.
+        let expiry = Expiry::at(5);
+        assert_eq!((expiry.renew(|| 5, |_, _| 20), expiry.ahead(4)), (Renewal::Expired, None));
     }
 
     #[test]
     fn one_thread_ends_it_and_hears_whether_it_had_expired() {
         let (early, late, renewed) = (Expiry::at(5), Expiry::at(5), Expiry::at(5));
         assert_eq!((early.end(4), early.end(4), early.expire(5)), (Some(false), None, Due::Ended));
-        assert!(early.is_ahead(4) && early.is_missed(), "who has found it before has found it in time");
-        assert_eq!(early.renew(4, |_| 9), Renewal::Ended);
-        assert_eq!((late.is_missed(), late.end(5), late.renew(5, |_| 9)), (false, Some(true), Renewal::Expired));
-        assert_eq!(renewed.renew(4, |_| 9), Renewal::Made(5));
-        assert_eq!((renewed.expire(5), renewed.expire(9)), (Due::Later(9), Due::Now));
+        assert!(early.ahead(4).is_some() && early.is_missed(), "who has found it before has found it in time");
+        assert_eq!(early.renew(|| 4, |_, _| 9), Renewal::Ended);
+        assert_eq!((late.is_missed(), late.end(5), late.renew(|| 5, |_, _| 9)), (false, Some(true), Renewal::Expired));
+        assert_eq!(renewed.renew(|| 4, |_, _| 9), Renewal::Made { from: 5, to: 9 });
+        assert_eq!((renewed.expire(5), renewed.expire(9)), (Due::Later(Some(9)), Due::Now));
+    }
+
+    /// Another thread renews it between this one's look at the word and its change.
+    #[test]
+    fn a_renewal_that_was_stopped_undoes_no_newer_one() {
+        let expiry = Expiry::at(5);
+        let stopped = std::cell::Cell::new(true);
+        let clock = || {
+            if !stopped.replace(false) {
+                return 4;
+            }
+            assert_eq!(expiry.renew(|| 4, |now, _| now + 5), Renewal::Made { from: 5, to: 9 });
+            1
+        };
+        assert_eq!(expiry.renew(clock, |now, _| now + 5), Renewal::Made { from: 9, to: 9 });
     }
 
     #[test]
-    fn no_deadline_is_too_far() {
+    fn never_is_never() {
         for far in [NEVER, NEVER + 1, u64::MAX] {
             let expiry = Expiry::at(far);
-            assert!(expiry.deadline().is_none() && expiry.is_ahead(NEVER - 1));
-            assert_eq!(expiry.renew(1, |_| far), Renewal::Made(NEVER));
-            assert_eq!((expiry.renew(1, |_| 7), expiry.deadline()), (Renewal::Made(NEVER), Some(7)));
+            assert_eq!(
+                (expiry.deadline(), expiry.ahead(far), expiry.expire(far)),
+                (None, Some(None), Due::Later(None))
+            );
+            assert_eq!(expiry.renew(|| 1, |_, _| far), Renewal::Made { from: NEVER, to: NEVER });
+            assert_eq!(expiry.renew(|| 1, |_, _| 7), Renewal::Made { from: NEVER, to: 7 });
+            assert_eq!((expiry.deadline(), expiry.end(6)), (Some(7), Some(false)));
         }
     }
 }

@@ -51,13 +51,14 @@ use store::{Published, Store, Timers};
 /// - **One end for each entry.** It [expires, is replaced, is removed or makes room](Cause): one of these, once. An old
 ///   timer never touches a newer entry.
 /// - **A time that may begin anew**, by [`renew`](Self::renew) or by [each hit](Builder::renew_on_get). That is one
-///   atomic write: the entry's timer fires when it would have, finds the new deadline, and comes back then. What
+///   atomic write: the entry's timer fires when it would have, finds the later deadline, and comes back then. What
 ///   anybody has seen expire does not come back.
-/// - **Values leave at once**: with the thread that ended the entry, or with the last `get` that is cloning the value
-///   at that moment. Keys, and the memory of up to 32 entries per thread (or one per core, if there are more cores),
-///   may stay until more entries have left; then some later call drops them. (A key whose `Eq` panics while it is put
-///   in is never dropped.) After a spike, the table stays large until later insertions shrink it, and the timers'
-///   memory is kept for reuse.
+/// - **Values leave at once**: with the thread that ended the entry; or with the last `get` or `for_each` that is using
+///   the value at that moment; or, if the entry's timer has just fired, with its callback, which may wait for a thread
+///   that is busy with the listener. Keys, and the memory of up to 32 entries per thread (or one per core, if there are
+///   more cores), may stay until more entries have left; then some later call drops them. (A key whose `Eq` panics
+///   while it is put in is never dropped.) After a spike, the table stays large until later insertions shrink it, and
+///   the timers' memory is kept for reuse.
 /// - **The order of use** is exact while no calls overlap and at most 128 entries were read since they last came up for
 ///   eviction. If more were, the least recently used of the first 129 that come up leaves.
 ///
@@ -124,7 +125,8 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// The settings of a new cache, whose entries live for `ttl` after their insertion, give or take the
-    /// [jitter](Builder::jitter): 5 % by default. [`Duration::MAX`]: they never expire.
+    /// [jitter](Builder::jitter): 5 % by default. [`Duration::MAX`]: they never expire. (Nor does, here and below, what
+    /// would expire more than 146 years after the cache was built.)
     pub fn builder(ttl: Duration) -> Builder<K, V> {
         Builder::new(ttl)
     }
@@ -230,6 +232,7 @@ where
     pub fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         for entry in self.store.all() {
             if let Some(entry) = entry.upgrade()
+                && !entry.expiry.has_ended()
                 && entry.is_visible(self.now())
             {
                 visit(&entry.key.key, &entry.value);
@@ -314,7 +317,8 @@ where
 
     /// As [`get_or_insert_with`](Self::get_or_insert_with), with a loader that also returns the entry's TTL: a token's,
     /// or what a server says of its answer. The TTL counts from when the loader returns; the cache's jitter applies:
-    /// if the entry must not live longer than that, by 5 % as a rule, turn jitter off or return less.
+    /// if the entry must not live longer than that, by 5 % as a rule, turn jitter off or return less; and hits must not
+    /// [renew](Builder::renew_on_get) it.
     /// [`Duration::MAX`]: the entry never expires. [`Duration::ZERO`]: the value goes to the threads that have asked,
     /// and is not put in; no insertion is counted, and the listener is not called.
     ///
@@ -489,23 +493,44 @@ where
     where
         K: Borrow<Q>,
     {
-        let (entry, now) = self.find_visible(key)?;
-        if self.renews_on_get {
-            // It may have ended, or expired, since we have seen it. Then this comes too late.
-            let _ = entry.expiry.renew(now.0, |deadline| deadline.max(now.plus(entry.lifetime).0));
-        }
+        let entry = if self.renews_on_get {
+            self.find_and_renew(key, |entry, now, deadline| deadline.max(now.plus(entry.lifetime)))?
+        } else {
+            self.find_visible(key)?
+        };
         self.store.touch(&entry);
         Some(entry.value.clone())
     }
 
-    /// An entry that look-ups may find at the time that is returned with it.
-    fn find_visible<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<(Arc<Entry<K, V>>, Nanos)>
+    /// An entry under the key that look-ups may find.
+    fn find_visible<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>) -> Option<Arc<Entry<K, V>>>
     where
         K: Borrow<Q>,
     {
-        let entry = self.store.find(key)?;
-        let now = self.now();
-        entry.is_visible(now).then_some((entry, now))
+        self.find_map(key, |entry| entry.is_visible(self.now()).then_some(())).map(|(entry, ())| entry)
+    }
+
+    /// The entry under the key for which `look` returns something, and what that is. If it returns nothing, looks
+    /// again: another entry may have been put in its place before its deadline passed, or before it ended.
+    fn find_map<Q: Eq + ?Sized, R>(
+        &self,
+        key: &Sought<'_, Q>,
+        look: impl Fn(&Entry<K, V>) -> Option<R>,
+    ) -> Option<(Arc<Entry<K, V>>, R)>
+    where
+        K: Borrow<Q>,
+    {
+        let mut before = None;
+        loop {
+            let entry = self.store.find(key)?;
+            if let Some(found) = look(&entry) {
+                return Some((entry, found));
+            }
+            // The same one twice: there is no other.
+            if before.replace(entry.id) == Some(entry.id) {
+                return None;
+            }
+        }
     }
 
     fn now(&self) -> Nanos {
@@ -543,7 +568,7 @@ where
     fn enter(&self, entry: Arc<Entry<K, V>>) -> Option<V> {
         if let Err(refused) = self.start_timer(&entry) {
             // Almost 2^28 timers of the shard are pending. The value under the key must not be taken for the new one.
-            let (_, entry) = refused.into_inner();
+            drop(refused);
             self.store.count_insertion();
             anyway(|| drop(self.remove_sought(&entry.key.sought())), || _ = self.store.leave(&entry, Cause::Evicted));
             return None;
@@ -551,7 +576,9 @@ where
         let mut replaced = None;
         let published = catch_unwind(AssertUnwindSafe(|| self.store.publish(&entry, &mut replaced)));
         self.store.count_insertion();
-        published.unwrap_or_else(|panic| self.undo(&entry, replaced.as_deref(), panic));
+        if let Err(panic) = published {
+            self.undo(entry, replaced, panic);
+        }
         self.take_place(&entry, replaced)
     }
 
@@ -584,7 +611,7 @@ where
             }
             Err(panic) => {
                 drop(turn);
-                self.undo(&entry, replaced.as_deref(), panic)
+                self.undo(entry, replaced, panic)
             }
         }
         let is_shown = turn.finish_entry(outcome, || entry.visibility.show());
@@ -610,9 +637,10 @@ where
     }
 
     /// Ends the entry, and the one that it may have replaced: until their timers fire, no other thread would.
-    fn undo(&self, entry: &Entry<K, V>, replaced: Option<&Entry<K, V>>, panic: Box<dyn Any + Send>) -> ! {
+    fn undo(&self, entry: Arc<Entry<K, V>>, replaced: Option<Arc<Entry<K, V>>>, panic: Box<dyn Any + Send>) -> ! {
         for (entry, cause) in [(Some(entry), Cause::Removed), (replaced, Cause::Replaced)] {
-            let _ = caught(|| entry.is_some_and(|entry| self.end(entry, cause)));
+            let _ = caught(|| entry.as_ref().is_some_and(|entry| self.end(entry, cause)));
+            drop_quietly(entry);
         }
         resume_unwind(panic)
     }
@@ -641,9 +669,9 @@ where
         match entry.expiry.deadline() {
             Some(deadline) => {
                 let deadline = self.timers.clock().instant(Nanos(deadline));
-                self.timers.schedule_at(entry.id, Arc::clone(entry), deadline)
+                self.timers.schedule_at(entry.id, Some(Arc::clone(entry)), deadline)
             }
-            None => self.timers.schedule_with(entry.id, Arc::clone(entry), Duration::MAX),
+            None => self.timers.schedule_with(entry.id, Some(Arc::clone(entry)), Duration::MAX),
         }
     }
 
@@ -667,4 +695,25 @@ fn anyway<R>(first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
     let first = catch_unwind(AssertUnwindSafe(first));
     second();
     first.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the time that it reads the clock, the deadline of what it has found may have passed.
+    #[test]
+    fn a_look_up_that_comes_late_finds_what_was_put_in_meanwhile() {
+        let (cache, _clock) = Cache::builder(Duration::from_secs(60)).build_manual().expect("in range");
+        cache.insert(1, 'a');
+        let late = |entry: &Entry<i32, char>| {
+            if entry.value == 'a' {
+                assert_eq!(cache.insert(1, 'b'), Some('a'));
+            }
+            (entry.value == 'b').then_some(())
+        };
+        let sought = cache.store.sought(&1);
+        assert_eq!(cache.find_map(&sought, late).map(|(entry, ())| entry.value), Some('b'));
+        assert!(cache.find_map(&sought, |_| None::<()>).is_none());
+    }
 }

@@ -1,7 +1,7 @@
 //! How long entries live yet, and how their time begins anew.
 //!
 //! A renewal changes the entry's deadline and leaves its timer alone: that fires when it would have, and comes back
-//! (`Store::come_due`). Only for an earlier deadline is the timer moved.
+//! (`Expiring` in `store.rs`). Only for an earlier deadline is the timer moved.
 
 use super::Cache;
 use super::entry::Entry;
@@ -10,6 +10,7 @@ use super::hashed::Sought;
 use crate::clock::Nanos;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl<K, V, S> Cache<K, V, S>
@@ -20,9 +21,11 @@ where
 {
     /// Begins the time of the entry of `key` anew: it lives for the TTL that it was inserted with, from now on. False:
     /// it has expired or ended, or never was, and none is put in. Counts as a use, but neither as a hit nor as a miss.
-    /// Lock-free after the thread's first read; costs about as much as [`get`](Self::get).
+    /// Lock-free after the thread's first read; costs about as much as [`get`](Self::get), and as a
+    /// [`reschedule`](crate::Scheduler::reschedule) if the deadline comes nearer. If several threads renew at once, the
+    /// one that reads the clock last decides.
     ///
-    /// To have each hit do so, see [`Builder::renew_on_get`].
+    /// To have each hit do so, see [`renew_on_get`](super::Builder::renew_on_get).
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -41,7 +44,7 @@ where
     where
         K: Borrow<Q>,
     {
-        self.renew_sought(&self.store.sought(key), |entry| entry.lifetime)
+        self.renew_for(&self.store.sought(key), |entry| entry.lifetime)
     }
 
     /// As [`renew`](Self::renew), with a TTL of its own, to which the cache's jitter applies: as Redis' `EXPIRE`, and
@@ -63,7 +66,7 @@ where
     where
         K: Borrow<Q>,
     {
-        self.renew_sought(&self.store.sought(key), |entry| self.lifetime.of(ttl, entry.id))
+        self.renew_for(&self.store.sought(key), |entry| self.lifetime.of(ttl, entry.id))
     }
 
     /// How long the entry of `key` will live, unless something else ends it; [`Duration::MAX`] if it never expires.
@@ -83,34 +86,47 @@ where
     where
         K: Borrow<Q>,
     {
-        let (entry, now) = self.find_visible(&self.store.sought(key))?;
-        Some(entry.expiry.deadline().map_or(Duration::MAX, |deadline| Nanos(deadline).since(now)))
+        let left = |entry: &Entry<K, V>| {
+            let now = self.now();
+            let deadline = entry.deadline_if_visible(now)?;
+            Some(deadline.map_or(Duration::MAX, |deadline| Nanos(deadline).since(now)))
+        };
+        self.find_map(&self.store.sought(key), left).map(|(_, left)| left)
     }
 
-    /// Gives the entry of `key` the lifetime that `choose` says, from now on.
-    fn renew_sought<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>, choose: impl Fn(&Entry<K, V>) -> Duration) -> bool
+    /// As `find_and_renew`, for a lifetime from now on; counts as a use.
+    fn renew_for<Q: Eq + ?Sized>(&self, key: &Sought<'_, Q>, lifetime: impl Fn(&Entry<K, V>) -> Duration) -> bool
     where
         K: Borrow<Q>,
     {
-        let mut ended = None;
-        while let Some((entry, now)) = self.find_visible(key) {
-            let deadline = now.plus(choose(&entry)).0;
-            match entry.expiry.renew(now.0, |_| deadline) {
-                Renewal::Made(before) => {
-                    if deadline < before {
-                        self.bring_forward(&entry, deadline);
-                    }
-                    self.store.touch(&entry);
-                    return true;
-                }
-                Renewal::Expired => return false,
-                // As a rule it was taken out of the map before it ended, and another one may be in its place. Not so if
-                // its key has panicked: then it may stay there.
-                Renewal::Ended if ended.replace(entry.id) == Some(entry.id) => return false,
-                Renewal::Ended => {}
+        let renewed = self.find_and_renew(key, |entry, now, _| now.plus(lifetime(entry)));
+        renewed.inspect(|entry| self.store.touch(entry)).is_some()
+    }
+
+    /// The entry under the key that look-ups may find. Gives it the deadline that `choose` makes of the time and of the
+    /// present deadline.
+    pub(super) fn find_and_renew<Q: Eq + ?Sized>(
+        &self,
+        key: &Sought<'_, Q>,
+        choose: impl Fn(&Entry<K, V>, Nanos, Nanos) -> Nanos,
+    ) -> Option<Arc<Entry<K, V>>>
+    where
+        K: Borrow<Q>,
+    {
+        let renew = |entry: &Entry<K, V>| {
+            let choose = |now, deadline| choose(entry, Nanos(now), Nanos(deadline)).0;
+            let renew = || entry.expiry.renew(|| self.now().0, choose);
+            match entry.visibility.is_shown().then(renew)? {
+                Renewal::Made { from, to } => Some((from, to)),
+                // It was taken out of the map before it ended. (Unless its key has panicked: then it may stay there.)
+                Renewal::Expired | Renewal::Ended => None,
             }
+        };
+        let (entry, (from, to)) = self.find_map(key, renew)?;
+        if to < from {
+            self.bring_forward(&entry, to);
         }
-        false
+        Some(entry)
     }
 
     /// For an entry that was just given an earlier deadline: has its timer fire by then.
@@ -129,6 +145,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::Visibility;
     use super::*;
 
     /// Its key may have panicked as it was to be taken out of the map.
@@ -141,6 +158,17 @@ mod tests {
         assert!(cache.contains(&1) && !cache.renew(&1));
     }
 
+    /// A value that is being loaded: for everybody else, it is not there.
+    #[test]
+    fn an_entry_that_is_not_shown_is_not_renewed() {
+        let ttl = Duration::from_secs(60);
+        let (cache, _clock) = Cache::builder(ttl).build_manual().expect("in range");
+        let entry = cache.entry(Arc::new(cache.store.hashed(1)), 'a', ttl, Visibility::hidden());
+        cache.store.publish(&entry, &mut None);
+        assert!(!cache.renew(&1) && cache.remaining(&1).is_none());
+        assert!(entry.visibility.show() && cache.renew(&1));
+    }
+
     /// Two threads have brought the deadline forward; the one that was first comes to the timer after the other one.
     #[test]
     fn the_timer_goes_with_the_deadline_whoever_moves_it_last() {
@@ -149,7 +177,7 @@ mod tests {
         let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
         let [first, second] = [30, 20].map(|seconds| Nanos(0).plus(Duration::from_secs(seconds)).0);
         for deadline in [first, second] {
-            assert!(matches!(entry.expiry.renew(0, |_| deadline), Renewal::Made(_)));
+            assert!(matches!(entry.expiry.renew(|| 0, |_, _| deadline), Renewal::Made { .. }));
         }
         cache.bring_forward(&entry, second);
         cache.bring_forward(&entry, first);

@@ -1,11 +1,11 @@
-//! The entries by key, and how they enter and leave: all but their timers, whose callback is `leave`.
+//! The entries by key, and how they enter and leave. Their timers are elsewhere, but not what those do.
 
 use super::entry::Entry;
-use super::expiry::Due;
+use super::expiry::{Deadline, Due};
 use super::hashed::{Hashed, Sought};
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
-use crate::callback::Next;
+use crate::callback::{Next, Rearm};
 use crate::clock::{Clock, Nanos};
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
@@ -20,10 +20,12 @@ use std::sync::atomic::{
     fence,
 };
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-/// The timers, by the ids of their entries. Each owns its entry.
-pub(super) type Timers<K, V> = Scheduler<u64, Arc<Entry<K, V>>, BuildHasherDefault<Ready>>;
-pub(super) type Started<K, V> = Result<Option<Arc<Entry<K, V>>>, ScheduleError<u64, Arc<Entry<K, V>>>>;
+/// The timers, by the ids of their entries. Each owns its entry, until it has fired for that entry's end.
+pub(super) type Timers<K, V> = Scheduler<u64, Owned<K, V>, BuildHasherDefault<Ready>>;
+pub(super) type Owned<K, V> = Option<Arc<Entry<K, V>>>;
+pub(super) type Started<K, V> = Result<Option<Owned<K, V>>, ScheduleError<u64, Owned<K, V>>>;
 pub(super) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 
 pub(super) struct Store<K, V, S> {
@@ -234,18 +236,6 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
         self.recency.as_ref()?.file(entry)
     }
 
-    /// The callback of an entry's timer.
-    pub(super) fn come_due(&self, entry: &Entry<K, V>, clock: &Clock) -> Next {
-        match entry.expiry.expire(clock.now().0) {
-            Due::Now => {
-                self.leave(entry, Cause::Expired);
-                Next::Done
-            }
-            Due::Later(deadline) => Next::At(clock.instant(Nanos(deadline))),
-            Due::Ended => Next::Done,
-        }
-    }
-
     /// The end of an entry, for the thread that has ended it. False if the entry was never shown: then it is neither
     /// counted nor told of.
     ///
@@ -282,4 +272,37 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
             self.tally.add(Event::ListenerPanicked);
         }
     }
+}
+
+/// What the timers do.
+pub(super) struct Expiring<K, V, S>(pub(super) Arc<Store<K, V, S>>);
+
+impl<K, V, S> Rearm<u64, Owned<K, V>> for Expiring<K, V, S>
+where
+    K: Hash + Eq + Send + Sync,
+    V: Send + Sync,
+    S: BuildHasher + Send + Sync,
+{
+    fn fire(&self, _id: &u64, owned: &mut Owned<K, V>, clock: &Clock) -> Next {
+        // `None`: it has ended, but its timer was given a deadline meanwhile.
+        let Some(entry) = owned else { return Next::Done };
+        match entry.expiry.expire(clock.now().0) {
+            Due::Later(deadline) => return next_at(deadline, clock),
+            Due::Now => _ = self.0.leave(entry, Cause::Expired),
+            Due::Ended => {}
+        }
+        drop_quietly(owned.take());
+        Next::Done
+    }
+
+    /// An entry that has expired has no end then; others are not concerned. (If it has ended, its timer was cancelled,
+    /// or is about to be.)
+    fn lose(&self, owned: &mut Owned<K, V>, clock: &Clock) -> Next {
+        let ahead = owned.as_ref().and_then(|entry| entry.expiry.ahead(clock.now().0));
+        ahead.map_or(Next::Done, |deadline| next_at(deadline, clock))
+    }
+}
+
+fn next_at(deadline: Deadline, clock: &Clock) -> Next {
+    deadline.map_or(Next::After(Duration::MAX), |deadline| Next::At(clock.instant(Nanos(deadline))))
 }

@@ -47,7 +47,7 @@ impl Simulation {
         let world = Arc::new(World::new(rng, capacity, rearms));
         let own = Arc::clone(&world);
         let callback = if rearms {
-            Callback::Rearming(Box::new(move |key: &Key, value: &mut Value, _| own.on_expiry(key.number, value)))
+            Callback::Rearming(Box::new(move |key: &Key, value: &mut Value| own.on_expiry(key.number, value)))
         } else {
             Callback::Plain(Box::new(move |key: &Key, value: Value| {
                 own.on_expiry(key.number, &value);
