@@ -19,6 +19,7 @@ type Log = Arc<Mutex<Vec<(u64, u64, Cause)>>>;
 
 /// The tick of a cache.
 const TICK: Duration = Duration::from_millis(10);
+const SECOND: Duration = Duration::from_secs(1);
 
 fn manual(builder: Builder<u64, u64>) -> (Numbers, ManualClock, Log) {
     let log = Log::default();
@@ -234,7 +235,7 @@ fn a_value_leaves_at_once_though_its_timer_was_given_a_deadline() {
 fn held(limit: Option<usize>) -> (Numbers, Receiver<Job>) {
     let (sender, jobs) = channel();
     let executor = Executor::custom(move |job| drop(sender.send(job)));
-    let builder = Cache::builder(ms(40)).tick(MS).jitter(0.0).executor(executor);
+    let builder = Cache::builder(ms(200)).tick(MS).jitter(0.0).executor(executor);
     let builder = if let Some(limit) = limit { builder.limit(limit) } else { builder };
     (builder.build().expect("in range"), jobs)
 }
@@ -246,7 +247,7 @@ fn a_job_that_is_dropped_takes_no_entry_with_it_that_lives_on() {
         let (cache, jobs) = held(limit);
         cache.insert(1, 10);
         cache.insert(2, 20);
-        assert!(cache.renew_with_ttl(&1, ms(400)) && cache.renew_with_ttl(&2, HOUR));
+        assert!(cache.renew_with_ttl(&1, SECOND) && cache.renew_with_ttl(&2, HOUR));
         // Both in one job, or each in one of its own.
         let mut dropped = jobs.recv().map(drop).map(|()| 1).expect("they fire");
         while jobs.recv_timeout(ms(50)).is_ok() {
@@ -266,11 +267,11 @@ fn a_job_that_is_dropped_takes_no_entry_with_it_that_lives_on() {
 fn a_job_that_is_dropped_leaves_no_timer_to_what_was_removed() {
     let (cache, jobs) = held(None);
     cache.insert(1, 10);
-    assert!(cache.renew_with_ttl(&1, ms(100)));
+    assert!(cache.renew_with_ttl(&1, SECOND));
     let job = jobs.recv().expect("it fires");
     assert_eq!(cache.remove(&1), Some(10));
     drop(job);
-    assert!(jobs.recv_timeout(ms(200)).is_err());
+    assert!(jobs.recv_timeout(SECOND).is_err());
     assert_eq!((cache.len(), cache.stats().removed, cache.stats().expired), (0, 1, 0));
 }
 
