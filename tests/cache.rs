@@ -1029,6 +1029,30 @@ fn a_key_that_panics_leaves_no_entry_without_an_end() {
     assert_eq!((cache.len(), Arc::strong_count(&value)), (2, 3));
 }
 
+/// While a panic goes on, a destructor that panics as well would abort the process.
+#[test]
+fn a_value_that_panics_when_dropped_may_be_loaded_for_a_key_that_panics() {
+    hush_callbacks();
+    #[derive(Clone)]
+    struct Bomb(bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0, "on purpose");
+        }
+    }
+    // An expired entry stays until the tick is over, so there is something to compare with.
+    let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
+    cache.insert(Hooked(1), Bomb(false));
+    clock.advance(2 * SECOND);
+    let load = || {
+        ON_EQ.set(Some(Box::new(|| panic!("on purpose"))));
+        Bomb(true)
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(Hooked(1), load))).is_err());
+    assert!(cache.get(&Hooked(1)).is_none());
+    assert_eq!((cache.stats().inserted, cache.stats().misses), (1, 2));
+}
+
 /// An entry that is in the map must be there for eviction, too.
 #[test]
 fn a_value_that_panics_while_it_is_replaced_costs_no_room() {

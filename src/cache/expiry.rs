@@ -107,7 +107,8 @@ impl Expiry {
     /// what others have done meanwhile.
     pub(super) fn renew(&self, clock: impl Fn() -> u64, choose: impl Fn(u64, u64) -> u64) -> Renewal {
         loop {
-            // Acquire: if the entry has ended, observes that it is not in the map any more, or is replaced there.
+            // Acquire: if the entry was taken out of the map, or replaced there, before it ended, observes that. And
+            // the clock, if it is a manual one, is read no earlier than by the thread whose change this is.
             let seen = self.0.load(Acquire);
             let now = clock();
             let from = deadline_of(seen);
@@ -133,7 +134,8 @@ impl Expiry {
             if !has_passed(seen, now) {
                 return Due::Later(finite(deadline_of(seen)));
             }
-            if let Err(found) = self.change(seen, seen | ENDED) {
+            // Passed, too, in case that the clock steps back while the entry is still in the map.
+            if let Err(found) = self.change(seen, seen | PASSED | ENDED) {
                 seen = found;
                 continue;
             }
@@ -167,7 +169,8 @@ impl Expiry {
     }
 
     fn change(&self, seen: u64, to: u64) -> Result<(), u64> {
-        // Release: publishes what was done to the map before the entry is ended, to the Acquire in `renew`.
+        // Release: publishes what was done to the map before the entry is ended, and how late it was, to the Acquire in
+        // `renew`.
         self.0.compare_exchange(seen, to, Release, Relaxed).map(drop)
     }
 }
@@ -200,6 +203,7 @@ mod tests {
         assert_eq!((late.is_missed(), late.end(5), late.renew(|| 5, |_, _| 9)), (false, Some(true), Renewal::Expired));
         assert_eq!(renewed.renew(|| 4, |_, _| 9), Renewal::Made { from: 5, to: 9 });
         assert_eq!((renewed.expire(5), renewed.expire(9)), (Due::Later(Some(9)), Due::Now));
+        assert_eq!(renewed.ahead(8), None, "even if the clock steps back");
     }
 
     /// Another thread renews it between this one's look at the word and its change.

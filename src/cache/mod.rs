@@ -611,6 +611,9 @@ where
             }
             Err(panic) => {
                 drop(turn);
+                // Not as the panic goes on: a destructor that panics, too, would abort.
+                drop_quietly(outcome);
+                drop_quietly(value);
                 self.undo(entry, replaced, panic)
             }
         }

@@ -118,7 +118,7 @@ where
             let renew = || entry.expiry.renew(|| self.now().0, choose);
             match entry.visibility.is_shown().then(renew)? {
                 Renewal::Made { from, to } => Some((from, to)),
-                // It was taken out of the map before it ended. (Unless its key has panicked: then it may stay there.)
+                // If there is another one, that is in the map by now: an entry is replaced before it ends.
                 Renewal::Expired | Renewal::Ended => None,
             }
         };
