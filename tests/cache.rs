@@ -1029,17 +1029,20 @@ fn a_key_that_panics_leaves_no_entry_without_an_end() {
     assert_eq!((cache.len(), Arc::strong_count(&value)), (2, 3));
 }
 
+/// Panics when it is dropped, if it is armed.
+#[derive(Clone)]
+struct Bomb(bool);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.0, "on purpose");
+    }
+}
+
 /// While a panic goes on, a destructor that panics as well would abort the process.
 #[test]
 fn a_value_that_panics_when_dropped_may_be_loaded_for_a_key_that_panics() {
     hush_callbacks();
-    #[derive(Clone)]
-    struct Bomb(bool);
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            assert!(!self.0, "on purpose");
-        }
-    }
     // An expired entry stays until the tick is over, so there is something to compare with.
     let (cache, clock) = Cache::builder(SECOND).jitter(0.0).tick(HOUR).build_manual().unwrap();
     cache.insert(Hooked(1), Bomb(false));
@@ -1115,13 +1118,6 @@ fn a_clone_that_panics_when_dropped_costs_no_room() {
 #[test]
 fn clearing_goes_on_after_a_value_that_panics() {
     hush_callbacks();
-    #[derive(Clone)]
-    struct Bomb(bool);
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            assert!(!self.0, "on purpose");
-        }
-    }
     let cache = Cache::builder(HOUR).build().unwrap();
     (0..20).for_each(|key| ignore(cache.insert(key, Bomb(key % 5 == 0))));
     assert!(catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err());

@@ -49,16 +49,11 @@ pub(super) enum Due {
     Ended,
 }
 
-/// What became of an attempt to give an entry another deadline.
+/// An entry was given the deadline `to` instead of `from`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Renewal {
-    Made {
-        from: u64,
-        to: u64,
-    },
-    Expired,
-    /// It has ended, but its deadline had not passed.
-    Ended,
+pub(super) struct Renewal {
+    pub(super) from: u64,
+    pub(super) to: u64,
 }
 
 fn deadline_of(word: u64) -> u64 {
@@ -101,28 +96,27 @@ impl Expiry {
         Some(finite(deadline_of(seen)))
     }
 
-    /// Gives the entry the deadline that `choose` makes of the time and of the present deadline.
+    /// Gives the entry the deadline that `choose` makes of the time and of the present deadline. `None`: it has expired
+    /// or ended.
     ///
     /// The clock is read after the word, and again if that has changed: so a thread that is stopped here does not undo
     /// what others have done meanwhile.
-    pub(super) fn renew(&self, clock: impl Fn() -> u64, choose: impl Fn(u64, u64) -> u64) -> Renewal {
+    pub(super) fn renew(&self, clock: impl Fn() -> u64, choose: impl Fn(u64, u64) -> u64) -> Option<Renewal> {
         loop {
             // Acquire: if the entry was taken out of the map, or replaced there, before it ended, observes that. And
             // the clock, if it is a manual one, is read no earlier than by the thread whose change this is.
             let seen = self.0.load(Acquire);
-            let now = clock();
-            let from = deadline_of(seen);
-            if seen & PASSED != 0 {
-                return Renewal::Expired;
-            } else if has_passed(seen, now) {
+            if seen & (PASSED | ENDED) != 0 {
+                return None;
+            }
+            let (now, from) = (clock(), deadline_of(seen));
+            if has_passed(seen, now) {
                 let _ = self.change(seen, seen | PASSED);
-            } else if seen & ENDED != 0 {
-                return Renewal::Ended;
-            } else {
-                let to = choose(now, from).min(NEVER);
-                if self.change(seen, to).is_ok() {
-                    return Renewal::Made { from, to };
-                }
+                continue;
+            }
+            let to = choose(now, from).min(NEVER);
+            if self.change(seen, to).is_ok() {
+                return Some(Renewal { from, to });
             }
         }
     }
@@ -183,15 +177,15 @@ mod tests {
     fn a_deadline_that_has_passed_stays_so() {
         let expiry = Expiry::at(5);
         assert_eq!(expiry.ahead(4), Some(Some(5)));
-        assert_eq!(expiry.renew(|| 4, |now, deadline| now + deadline), Renewal::Made { from: 5, to: 9 });
+        assert_eq!(expiry.renew(|| 4, |now, deadline| now + deadline), Some(Renewal { from: 5, to: 9 }));
         assert_eq!((expiry.ahead(8), expiry.ahead(9)), (Some(Some(9)), None));
         // By a thread that has read the clock before.
-        assert_eq!((expiry.renew(|| 8, |_, _| 20), expiry.ahead(8)), (Renewal::Expired, None));
+        assert_eq!((expiry.renew(|| 8, |_, _| 20), expiry.ahead(8)), (None, None));
         assert_eq!(expiry.expire(8), Due::Now, "for its timer, too");
         assert_eq!((expiry.expire(99), expiry.end(99)), (Due::Ended, None));
         // A renewal that comes too late has seen it pass, too.
         let expiry = Expiry::at(5);
-        assert_eq!((expiry.renew(|| 5, |_, _| 20), expiry.ahead(4)), (Renewal::Expired, None));
+        assert_eq!((expiry.renew(|| 5, |_, _| 20), expiry.ahead(4)), (None, None));
     }
 
     #[test]
@@ -199,9 +193,9 @@ mod tests {
         let (early, late, renewed) = (Expiry::at(5), Expiry::at(5), Expiry::at(5));
         assert_eq!((early.end(4), early.end(4), early.expire(5)), (Some(false), None, Due::Ended));
         assert!(early.ahead(4).is_some() && early.is_missed(), "who has found it before has found it in time");
-        assert_eq!(early.renew(|| 4, |_, _| 9), Renewal::Ended);
-        assert_eq!((late.is_missed(), late.end(5), late.renew(|| 5, |_, _| 9)), (false, Some(true), Renewal::Expired));
-        assert_eq!(renewed.renew(|| 4, |_, _| 9), Renewal::Made { from: 5, to: 9 });
+        assert_eq!(early.renew(|| 4, |_, _| 9), None);
+        assert_eq!((late.is_missed(), late.end(5), late.renew(|| 5, |_, _| 9)), (false, Some(true), None));
+        assert_eq!(renewed.renew(|| 4, |_, _| 9), Some(Renewal { from: 5, to: 9 }));
         assert_eq!((renewed.expire(5), renewed.expire(9)), (Due::Later(Some(9)), Due::Now));
         assert_eq!(renewed.ahead(8), None, "even if the clock steps back");
     }
@@ -215,10 +209,10 @@ mod tests {
             if !stopped.replace(false) {
                 return 4;
             }
-            assert_eq!(expiry.renew(|| 4, |now, _| now + 5), Renewal::Made { from: 5, to: 9 });
+            assert_eq!(expiry.renew(|| 4, |now, _| now + 5), Some(Renewal { from: 5, to: 9 }));
             1
         };
-        assert_eq!(expiry.renew(clock, |now, _| now + 5), Renewal::Made { from: 9, to: 9 });
+        assert_eq!(expiry.renew(clock, |now, _| now + 5), Some(Renewal { from: 9, to: 9 }));
     }
 
     #[test]
@@ -229,8 +223,8 @@ mod tests {
                 (expiry.deadline(), expiry.ahead(far), expiry.expire(far)),
                 (None, Some(None), Due::Later(None))
             );
-            assert_eq!(expiry.renew(|| 1, |_, _| far), Renewal::Made { from: NEVER, to: NEVER });
-            assert_eq!(expiry.renew(|| 1, |_, _| 7), Renewal::Made { from: NEVER, to: 7 });
+            assert_eq!(expiry.renew(|| 1, |_, _| far), Some(Renewal { from: NEVER, to: NEVER }));
+            assert_eq!(expiry.renew(|| 1, |_, _| 7), Some(Renewal { from: NEVER, to: 7 }));
             assert_eq!((expiry.deadline(), expiry.end(6)), (Some(7), Some(false)));
         }
     }

@@ -115,14 +115,10 @@ where
     {
         let renew = |entry: &Entry<K, V>| {
             let choose = |now, deadline| choose(entry, Nanos(now), Nanos(deadline)).0;
-            let renew = || entry.expiry.renew(|| self.now().0, choose);
-            match entry.visibility.is_shown().then(renew)? {
-                Renewal::Made { from, to } => Some((from, to)),
-                // If there is another one, that is in the map by now: an entry is replaced before it ends.
-                Renewal::Expired | Renewal::Ended => None,
-            }
+            // `None`: if there is another one, that is in the map by now, since an entry is replaced before it ends.
+            if entry.visibility.is_shown() { entry.expiry.renew(|| self.now().0, choose) } else { None }
         };
-        let (entry, (from, to)) = self.find_map(key, renew)?;
+        let (entry, Renewal { from, to }) = self.find_map(key, renew)?;
         if to < from {
             self.bring_forward(&entry, to);
         }
@@ -134,7 +130,7 @@ where
         loop {
             self.timers.reschedule_at(&entry.id, self.timers.clock().instant(Nanos(deadline)));
             // Another thread may have brought it forward further meanwhile, and have moved the timer before us. Then
-            // our move has observed its change of the deadline, since both moved the same timer.
+            // our move has observed its change of the deadline, since a move acquires and releases (`word.rs`).
             match entry.expiry.deadline() {
                 Some(latest) if latest < deadline => deadline = latest,
                 _ => return,
@@ -177,7 +173,7 @@ mod tests {
         let entry = cache.store.find(&cache.store.sought(&1)).expect("it was put in");
         let [first, second] = [30, 20].map(|seconds| Nanos(0).plus(Duration::from_secs(seconds)).0);
         for deadline in [first, second] {
-            assert!(matches!(entry.expiry.renew(|| 0, |_, _| deadline), Renewal::Made { .. }));
+            assert!(entry.expiry.renew(|| 0, |_, _| deadline).is_some());
         }
         cache.bring_forward(&entry, second);
         cache.bring_forward(&entry, first);
