@@ -1,10 +1,12 @@
 //! The settings of a cache, and their checks.
 
 use super::Cache;
+use super::hashed::Ready;
 use super::lifetime::Lifetime;
 use super::loader::Loads;
 use super::stats::Cause;
-use super::store::{Expiring, Listener, Owned, Ready, Store, Timers};
+use super::store::{Listener, Store};
+use super::timers::{Expiring, Owned, Timers};
 use crate::builder::{self, Pinning};
 use crate::callback::Callback;
 use crate::error::BuildError;
@@ -275,7 +277,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 }
 
-type TimersBuilder<K, V> = builder::Builder<u64, Owned<K, V>, BuildHasherDefault<Ready>>;
+type TimersBuilder = builder::Builder<u64, Owned, BuildHasherDefault<Ready>>;
 
 impl<K, V, S> Builder<K, V, S>
 where
@@ -321,7 +323,7 @@ where
 
     fn start<C>(
         self,
-        start: impl FnOnce(TimersBuilder<K, V>, Callback<u64, Owned<K, V>>) -> Result<(Timers<K, V>, C), BuildError>,
+        start: impl FnOnce(TimersBuilder, Callback<u64, Owned>) -> Result<(Timers, C), BuildError>,
     ) -> Result<(Cache<K, V, S>, C), CacheError> {
         let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
         let renews_on_get = self.renews_on_get;
@@ -346,7 +348,7 @@ where
         Ok(())
     }
 
-    fn timers(&self) -> TimersBuilder<K, V> {
+    fn timers(&self) -> TimersBuilder {
         let builder = Scheduler::builder().tick(self.tick).shards(self.shards).pinning(Pinning::Off);
         let builder = builder.hasher(BuildHasherDefault::default());
         let builder = match &self.thread_name {

@@ -74,3 +74,21 @@ impl<Q: ?Sized> Hash for Sought<'_, Q> {
         state.write_u64(self.hash);
     }
 }
+
+/// For what needs no hashing: a hash, or an id, which no user chooses and the scheduler mixes.
+#[derive(Debug, Default)]
+pub(super) struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}

@@ -14,6 +14,7 @@ mod recency;
 mod renewal;
 mod stats;
 mod store;
+mod timers;
 
 pub use builder::{Builder, CacheError};
 pub use loader::LoadError;
@@ -34,7 +35,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use store::{Store, Timers};
+use store::Store;
+use timers::Timers;
 
 /// A concurrent cache. Each entry expires on its own, by a timer of its own; with a limit, the least recently used
 /// entry makes room for a new one.
@@ -91,7 +93,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     store: Arc<Store<K, V, S>>,
-    timers: Timers<K, V>,
+    timers: Timers,
     lifetime: Lifetime,
     renews_on_get: bool,
     loads: Loads<K, V>,
@@ -460,13 +462,14 @@ where
         anyway(|| self.store.unpublish(entry), || _ = self.end(entry, cause));
     }
 
-    fn start_timer(&self, entry: &Arc<Entry<K, V>>) -> store::Started<K, V> {
+    fn start_timer(&self, entry: &Arc<Entry<K, V>>) -> timers::Started {
+        let owned: Arc<dyn Any + Send + Sync> = Arc::clone(entry) as _;
         match entry.expiry.deadline() {
             Some(deadline) => {
                 let deadline = self.timers.clock().instant(Nanos(deadline));
-                self.timers.schedule_at(entry.id, Some(Arc::clone(entry)), deadline)
+                self.timers.schedule_at(entry.id, Some(owned), deadline)
             }
-            None => self.timers.schedule_with(entry.id, Some(Arc::clone(entry)), Duration::MAX),
+            None => self.timers.schedule_with(entry.id, Some(owned), Duration::MAX),
         }
     }
 

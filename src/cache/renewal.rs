@@ -1,7 +1,7 @@
 //! How long entries live yet, and how their time begins anew.
 //!
 //! A renewal changes the entry's deadline and leaves its timer alone: that fires when it would have, and comes back
-//! (`Expiring` in `store.rs`). Only for an earlier deadline is the timer moved.
+//! (`Expiring` in `timers.rs`). Only for an earlier deadline is the timer moved.
 
 use super::Cache;
 use super::entry::Entry;

@@ -1,18 +1,14 @@
-//! The entries by key, and how they enter and leave. Their timers are elsewhere, but not what those do.
+//! The entries by key, and how they enter and leave.
 
 use super::entry::Entry;
-use super::expiry::{Deadline, Due};
-use super::hashed::{Hashed, Sought};
+use super::hashed::{Hashed, Ready, Sought};
 use super::recency::Recency;
 use super::stats::{Cause, Event, Stats, Tally};
-use crate::callback::{Next, Rearm};
-use crate::clock::{Clock, Nanos};
-use crate::error::ScheduleError;
-use crate::scheduler::Scheduler;
+use crate::clock::Nanos;
 use crate::unwind::{caught, drop_quietly};
 use papaya::{Compute, Equivalent, HashMap, Operation};
 use std::borrow::Borrow;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{
     AtomicBool,
@@ -20,12 +16,7 @@ use std::sync::atomic::{
     fence,
 };
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-/// The timers, by the ids of their entries. Each owns its entry, until it has fired for that entry's end.
-pub(super) type Timers<K, V> = Scheduler<u64, Owned<K, V>, BuildHasherDefault<Ready>>;
-pub(super) type Owned<K, V> = Option<Arc<Entry<K, V>>>;
-pub(super) type Started<K, V> = Result<Option<Owned<K, V>>, ScheduleError<u64, Owned<K, V>>>;
 pub(super) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 
 pub(super) struct Store<K, V, S> {
@@ -60,24 +51,6 @@ impl<K, V> Slot<K, V> {
 impl<K: Borrow<Q>, Q: Eq + ?Sized> Equivalent<Arc<Hashed<K>>> for Sought<'_, Q> {
     fn equivalent(&self, key: &Arc<Hashed<K>>) -> bool {
         self.is(key)
-    }
-}
-
-/// For what needs no hashing: a hash, or an id, which no user chooses and the scheduler mixes.
-#[derive(Debug, Default)]
-pub(super) struct Ready(u64);
-
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
     }
 }
 
@@ -272,37 +245,4 @@ impl<K: Hash + Eq, V, S: BuildHasher> Store<K, V, S> {
             self.tally.add(Event::ListenerPanicked);
         }
     }
-}
-
-/// What the timers do.
-pub(super) struct Expiring<K, V, S>(pub(super) Arc<Store<K, V, S>>);
-
-impl<K, V, S> Rearm<u64, Owned<K, V>> for Expiring<K, V, S>
-where
-    K: Hash + Eq + Send + Sync,
-    V: Send + Sync,
-    S: BuildHasher + Send + Sync,
-{
-    fn fire(&self, _id: &u64, owned: &mut Owned<K, V>, clock: &Clock) -> Next {
-        // `None`: it has ended, but its timer was given a deadline meanwhile.
-        let Some(entry) = owned else { return Next::Done };
-        match entry.expiry.expire(clock.now().0) {
-            Due::Later(deadline) => return next_at(deadline, clock),
-            Due::Now => _ = self.0.leave(entry, Cause::Expired),
-            Due::Ended => {}
-        }
-        drop_quietly(owned.take());
-        Next::Done
-    }
-
-    /// An entry that has expired has no end then; others are not concerned. (If it has ended, its timer was cancelled,
-    /// or is about to be.)
-    fn lose(&self, owned: &mut Owned<K, V>, clock: &Clock) -> Next {
-        let ahead = owned.as_ref().and_then(|entry| entry.expiry.ahead(clock.now().0));
-        ahead.map_or(Next::Done, |deadline| next_at(deadline, clock))
-    }
-}
-
-fn next_at(deadline: Deadline, clock: &Clock) -> Next {
-    deadline.map_or(Next::After(Duration::MAX), |deadline| Next::At(clock.instant(Nanos(deadline))))
 }

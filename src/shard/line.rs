@@ -166,6 +166,7 @@ impl More {
         Self((count.min(COUNT_MAX as usize) as u32) << LINK_BITS | line)
     }
 
+    #[inline]
     pub(super) fn line(self) -> Option<u32> {
         Some(self.0 & (Self::LINE_NUMBERS - 1)).filter(|&line| line != 0)
     }

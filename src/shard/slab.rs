@@ -25,6 +25,7 @@ use std::ops::Range;
 pub(super) struct Aside(AtomicU64);
 
 impl Aside {
+    #[inline]
     fn set_deadline(&self, deadline: Deadline) {
         // Relaxed: the node is ours; published by its cell.
         self.0.store(deadline.to_bits(), Relaxed);
