@@ -59,7 +59,9 @@ where
     ///
     /// If a timer repeats ([`schedule_every`](Self::schedule_every),
     /// [`build_rearming`](crate::Builder::build_rearming)) and is firing, it counts as existing, unless it has been
-    /// ended. Its next callback is then the one after the present one, if it comes back.
+    /// ended. Its next callback is then the one after the present one, if it comes back. **If the callback of a
+    /// rearming scheduler answers [`Next::Done`](crate::Next::Done) after that, there is none**, although the answer
+    /// was `Exists`. So for the buffer take timers that fire once: while they fire, they do not count.
     ///
     /// Costs as [`schedule_with`](Self::schedule_with), with two look-ups if there is no such timer. Of several calls
     /// for one key at the same time, each may count towards [`Builder::capacity`](crate::Builder::capacity) for a

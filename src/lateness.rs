@@ -43,7 +43,7 @@ pub struct Lateness {
     pub p99: Duration,
     /// 99.9 % of the timers were no later than this.
     pub p999: Duration,
-    /// The latest of all timers that were counted.
+    /// The latest of all timers for which the clock was read.
     pub max: Duration,
 }
 

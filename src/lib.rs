@@ -21,7 +21,10 @@
 //! # Ok::<(), shardwheel::BuildError>(())
 //! ```
 //!
-//! - [`Scheduler`] is the service, [`Builder`] its settings, [`Timer`] a handle of one timer.
+//! - [`Scheduler`] is the service, [`Builder`] its settings, [`Timer`] a handle of one timer. [`WeakScheduler`] is for
+//!   callbacks that schedule.
+//! - Timers that come back: at a fixed rate ([`Scheduler::schedule_every`]), or as their callback decides ([`Next`]).
+//! - [`Executor`] says who runs the callbacks, [`Close`] what becomes of the timers at the end.
 //! - [`ManualClock`] moves a scheduler's time by hand, for tests and for replaying the past.
 //! - [`cache::Cache`] (feature `cache`, on by default) is a cache with expiry, an entry limit, and loading;
 //!   [`rotating`] has maps that expire by the bucket.

@@ -15,9 +15,11 @@ where
     S: BuildHasher,
 {
     /// Fires `key` after `period`, and again after each further `period`, with a clone of `value` each time. A timer
-    /// that is pending under this key is replaced: its value comes back. (With
-    /// [`build_rearming`](crate::Builder::build_rearming) one value stays, and nothing is cloned; the callback decides
-    /// whether the timer comes back, and `period` is only when it runs first.)
+    /// that is pending under this key is replaced: its value comes back.
+    ///
+    /// **Not with [`build_rearming`](crate::Builder::build_rearming)**: there the callback decides whether and when the
+    /// timer comes back. One value stays, and nothing is cloned; `period` is only when it runs first, and `missed` is
+    /// not used.
     ///
     /// **Rate.** The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run
     /// is at the first tick at or after its deadline. So it does not drift. A run never begins before the previous one

@@ -130,7 +130,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> fmt::Debug for 
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static> Scheduler<K, V> {
-    /// A builder with the default settings.
+    /// A builder with the default settings. The types of key and value follow from the callback's parameters, or are
+    /// given here: `Scheduler::<u64, String>::builder()`.
     pub fn builder() -> Builder<K, V> {
         Builder::new()
     }
@@ -191,7 +192,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
             .map(|(_, (_, replaced))| replaced)
     }
 
-    /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick.
+    /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. With a
+    /// manual clock, the instant is one of that clock, which does not go with [`Instant::now`]: see [`now`](Self::now).
     ///
     /// Costs as much, but reads the system's clock only if the instant may have passed: if it is not later than the
     /// tick that the shard's worker has reached or, while the worker sleeps, the tick at which it will wake up.

@@ -42,7 +42,8 @@ pub struct Stats {
     /// comes due there stays pending, and can be cancelled. (This is checked once per worker step, so there may be some
     /// more; and each thread may count up to 255 that have ended.)
     pub callbacks_waiting: u64,
-    /// How late timers fired: from the tick at which they were due until their callback began.
+    /// How late timers fired: from the tick at which they were due until their callback began. A sample: behind slow
+    /// callbacks some are later than that, the latest included; see [`Lateness`].
     pub lateness: Lateness,
     /// One entry per shard.
     pub shards: Vec<ShardStats>,

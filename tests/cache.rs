@@ -929,6 +929,24 @@ fn a_cache_may_be_dropped_by_its_own_listener() {
     });
 }
 
+#[test]
+fn a_listener_that_is_still_running_can_be_waited_for() {
+    let (sender, begun) = channel();
+    let told = Arc::new(AtomicUsize::new(0));
+    let tell = Arc::clone(&told);
+    let builder = Numbers::builder(ms(2)).listener(move |_, _, _| {
+        ignore(sender.send(()));
+        thread::sleep(50 * MS);
+        tell.fetch_add(1, SeqCst);
+    });
+    let cache = builder.build().unwrap();
+    cache.insert(1, 1);
+    begun.recv().expect("the entry expires");
+    assert!(!cache.wait_for_callbacks(Duration::ZERO));
+    assert!(cache.wait_for_callbacks(PATIENCE));
+    assert_eq!(told.load(SeqCst), 1);
+}
+
 // Races, provoked by user code that runs in the middle of a call.
 
 thread_local! {

@@ -240,7 +240,9 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Called once for each entry that has left, with the cause: on the thread that ended the entry, whose call takes
     /// that much longer, or on the executor if the entry's timer did. The listener may use the cache through a
-    /// [`Weak`](std::sync::Weak); an [`Arc`] would keep the cache alive for ever. A panic is caught and counted.
+    /// [`Weak`](std::sync::Weak); an [`Arc`] would keep the cache alive for ever. (If it puts in again what was evicted
+    /// or replaced, that call ends an entry in turn, and so calls the listener within the listener: bound that.) A
+    /// panic is caught and counted.
     ///
     /// ```
     /// # use shardwheel::cache::{Cache, Cause};

@@ -51,8 +51,8 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
     }
 }
 
-/// The loader's error may be any `E` with a message, such as a `String` or a boxed error. It need not be an `Error`, so
-/// it is no `source`; our message includes it.
+/// The loader's error may be any `E` with a message that threads can share, such as a `String` or a
+/// `Box<dyn Error + Send + Sync>`. It need not be an `Error`, so it is no `source`; our message includes it.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for LoadError<E> {}
 
 /// How a load ended.
