@@ -29,8 +29,8 @@ where
     S: BuildHasher,
 {
     /// [`schedule_with`](Self::schedule_with) for many timers, with one reading of the clock. The answers are those of
-    /// the single calls in order. It is faster than those from about ten timers on: the memory that they would wait
-    /// for one after the other is fetched side by side.
+    /// the single calls in order. It is faster than those from about five timers on: the memory that they would wait
+    /// for one after the other is fetched side by side. For two it takes a third longer.
     ///
     /// A batch is not a transaction: other threads may see part of it done, and each key's answer is exact for itself.
     ///
@@ -173,8 +173,12 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let glimpse = |(place, _): &(Place<'g, K, V>, T)| place.shard.glimpse(place.spot, intent, access);
-    std::array::from_fn(|at| chunk.get(at).and_then(glimpse))
+    // Not `from_fn` over all places: for a batch of two, the other thirty would take longer than the two calls.
+    let mut glimpses = [None; CHUNK];
+    for ((place, _), glimpse) in chunk.iter().zip(&mut glimpses) {
+        *glimpse = place.shard.glimpse(place.spot, intent, access);
+    }
+    glimpses
 }
 
 /// Prefetches the nodes of those timers that exist already. If none of the first [`PROBED`] exists, the others are not

@@ -49,9 +49,9 @@ fn populations(options: &Options, session: Session) -> Vec<usize> {
         _ if !options.populations.is_empty() => &options.populations,
         (Session::Calls, true) => &[100_000],
         (Session::Calls, false) => &[100_000, 1_000_000, 10_000_000],
-        (Session::Burst | Session::Deferred, true) => &[100_000],
+        (Session::Burst | Session::BurstInOrder | Session::Deferred, true) => &[100_000],
         (Session::Deferred, false) => &[1_000_000],
-        (Session::Burst, false) => &[100_000, 1_000_000],
+        (Session::Burst | Session::BurstInOrder, false) => &[100_000, 1_000_000],
         (Session::Grow | Session::Churn | Session::Advance, false) => &[10_000_000],
         (Session::Memory, false) => &[1_000_000, 10_000_000],
         (Session::Idle, _) | (_, true) => &[1_000_000],
@@ -74,7 +74,8 @@ pub(crate) fn suits(entry: &Entry, job: &Job) -> bool {
     match entry.access {
         Access::Key => job.session() != Session::Advance,
         Access::Handle => {
-            !matches!(job.session(), Session::Deferred | Session::Burst | Session::Idle | Session::Advance)
+            use Session::*;
+            !matches!(job.session(), Deferred | Burst | BurstInOrder | Idle | Advance)
         }
         Access::Own => job.session() == Session::Advance,
     }

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 
 fn help() -> String {
     let workloads =
-        workloads::Workload::ALL.map(|workload| format!("  {:<10} {}\n", workload.name(), workload.meaning()));
+        workloads::Workload::ALL.map(|workload| format!("  {:<14} {}\n", workload.name(), workload.meaning()));
     let names: Vec<_> = contenders(false).iter().map(|entry| entry.name).collect();
     format!("{}\nWorkloads:\n{}\nContenders: {}\n", options::HELP, workloads.concat(), names.join(", "))
 }

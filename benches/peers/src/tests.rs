@@ -63,7 +63,10 @@ fn calls_of_all_contenders_are_answered_rightly() {
 #[test]
 fn all_contenders_by_key_fire_each_timer_once() {
     let by_key = entries().into_iter().filter(|entry| entry.access == contenders::Access::Key);
-    at_once(by_key, |entry| run(&entry, Session::Burst, 1));
+    at_once(by_key, |entry| {
+        run(&entry, Session::Burst, 1);
+        run(&entry, Session::BurstInOrder, 1);
+    });
 }
 
 #[test]

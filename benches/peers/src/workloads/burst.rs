@@ -1,9 +1,9 @@
 //! How late timers fire when many are due, and what that costs.
 //!
-//! Deadlines are spread evenly over one second, and timers are scheduled before that, in random order. A deadline is a
-//! moment fixed before the call, so a timer that fires before it breaks what `sleep` promises.
+//! Deadlines are spread evenly over one second, and timers are scheduled before that. A deadline is a moment fixed
+//! before the call, so a timer that fires before it breaks what `sleep` promises.
 
-use super::{Job, SPREAD, Workload, random_order, start, with_lead};
+use super::{Job, SPREAD, Workload, start, with_lead};
 use crate::contender::{Caller, Contender, Timer};
 use crate::figures::Report;
 use crate::process;
@@ -14,20 +14,20 @@ const LEAD_PER_TIMER: Duration = Duration::from_micros(4);
 /// Time after the last deadline without any progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn run<C: Contender>(job: &Job) -> Report {
+/// The timers are scheduled in this `order`; their numbers are in that of their deadlines.
+pub(super) fn run<C: Contender>(job: &Job, workload: Workload, order: Vec<u32>) -> Report {
     let mut report = Report::default();
-    match with_lead(job, LEAD_PER_TIMER, |lead| attempt::<C>(job, lead)) {
-        Some((verdict, cpu)) => add(&mut report, job.population, &verdict, cpu),
-        None => report.fault("burst: the calls did not end before the first deadline".to_owned()),
+    match with_lead(job, LEAD_PER_TIMER, |lead| attempt::<C>(job, &order, lead)) {
+        Some((verdict, cpu)) => add(&mut report, workload, job.population, &verdict, cpu),
+        None => report.fault(format!("{}: the calls did not end before the first deadline", workload.name())),
     }
     report
 }
 
 /// `None` if the first deadline came too soon.
-fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration)> {
+fn attempt<C: Contender>(job: &Job, order: &[u32], lead: Duration) -> Option<(Verdict, Duration)> {
     let witness = Witness::new(job.population);
     let contender = start::<C>(job, witness);
-    let order = random_order(job.population);
     let first = Instant::now() + lead;
     let deadline = |number: u64| first + SPREAD.mul_f64(number as f64 / job.population as f64);
     let mut caller = contender.caller();
@@ -47,7 +47,7 @@ fn attempt<C: Contender>(job: &Job, lead: Duration) -> Option<(Verdict, Duration
     Some((witness.verdict(deadline), cpu))
 }
 
-fn add(report: &mut Report, population: usize, verdict: &Verdict, cpu: Duration) {
+fn add(report: &mut Report, workload: Workload, population: usize, verdict: &Verdict, cpu: Duration) {
     let count = verdict.lateness.len();
     let at = |per_mille: usize| {
         let place = (count * per_mille).div_ceil(1000).saturating_sub(1);
@@ -56,10 +56,10 @@ fn add(report: &mut Report, population: usize, verdict: &Verdict, cpu: Duration)
     let cpu = cpu.as_nanos() as f64 / population as f64;
     let counts = [verdict.early, verdict.lost, verdict.twice].map(|count| count as f64);
     let [early, lost, twice] = counts;
-    report.add(Workload::Burst, [at(500), at(990), at(999), at(1000), cpu, early, lost, twice]);
+    report.add(workload, [at(500), at(990), at(999), at(1000), cpu, early, lost, twice]);
     for (name, count) in [("early", early), ("not at all", lost), ("twice", twice)] {
         if count > 0.0 {
-            report.fault(format!("burst: {count} of {population} fired {name}"));
+            report.fault(format!("{}: {count} of {population} fired {name}", workload.name()));
         }
     }
 }

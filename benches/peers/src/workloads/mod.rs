@@ -52,6 +52,7 @@ pub(crate) enum Workload {
     Heartbeat,
     Deferred,
     Burst,
+    BurstInOrder,
     Idle,
     Grow,
     Memory,
@@ -65,6 +66,7 @@ pub(crate) enum Session {
     Calls,
     Deferred,
     Burst,
+    BurstInOrder,
     Idle,
     Grow,
     Memory,
@@ -73,15 +75,38 @@ pub(crate) enum Session {
 }
 
 impl Session {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Calls, Self::Deferred, Self::Burst, Self::Idle, Self::Grow, Self::Memory, Self::Churn, Self::Advance];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Calls,
+        Self::Deferred,
+        Self::Burst,
+        Self::BurstInOrder,
+        Self::Idle,
+        Self::Grow,
+        Self::Memory,
+        Self::Churn,
+        Self::Advance,
+    ];
 }
 
 use Workload::*;
 
 impl Workload {
-    pub(crate) const ALL: [Self; 13] =
-        [Schedule, Rpc, Cancel, Recycled, Sooner, Heartbeat, Deferred, Burst, Idle, Grow, Memory, Churn, Advance];
+    pub(crate) const ALL: [Self; 14] = [
+        Schedule,
+        Rpc,
+        Cancel,
+        Recycled,
+        Sooner,
+        Heartbeat,
+        Deferred,
+        Burst,
+        BurstInOrder,
+        Idle,
+        Grow,
+        Memory,
+        Churn,
+        Advance,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -93,6 +118,7 @@ impl Workload {
             Heartbeat => "heartbeat",
             Deferred => "deferred",
             Burst => "burst",
+            BurstInOrder => "burst-in-order",
             Idle => "idle",
             Grow => "grow",
             Memory => "memory",
@@ -113,7 +139,10 @@ impl Workload {
             Deferred => {
                 "timers that were moved to 30 s from now reach their old deadlines: processor time per timer, which `heartbeat` does not count"
             }
-            Burst => "all fire, evenly spread over one second: lateness, and processor time per timer",
+            Burst => {
+                "all fire, evenly spread over one second, scheduled in random order: lateness, and processor time per timer"
+            }
+            BurstInOrder => "as burst, but scheduled in the order of the deadlines, as with one time-out for all",
             Idle => "all are due in an hour or more: processor time and threads woken, per second",
             Grow => {
                 "a service grows from empty, each call timed: mean, worst, worst without waits for the core (which others had, or a virtual machine's host), and worst step of a loop of nothing while the other cores get as much memory"
@@ -130,7 +159,7 @@ impl Workload {
         match self {
             Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => COST,
             Deferred => const { &[metric("cpu", "ns", true)] },
-            Burst => LATENESS,
+            Burst | BurstInOrder => LATENESS,
             Idle => const { &[metric("cpu", "us/s", false), metric("wake-ups", "/s", false)] },
             Grow => {
                 const {
@@ -162,6 +191,7 @@ impl Workload {
             Schedule | Rpc | Cancel | Recycled | Sooner | Heartbeat => Session::Calls,
             Deferred => Session::Deferred,
             Burst => Session::Burst,
+            BurstInOrder => Session::BurstInOrder,
             Idle => Session::Idle,
             Grow => Session::Grow,
             Memory => Session::Memory,
@@ -205,7 +235,8 @@ pub(crate) fn run<C: Contender>(job: &Job) -> Report {
     match job.session() {
         Session::Calls => calls::run::<C>(job),
         Session::Deferred => deferred::run::<C>(job),
-        Session::Burst => burst::run::<C>(job),
+        Session::Burst => burst::run::<C>(job, Workload::Burst, random_order(job.population)),
+        Session::BurstInOrder => burst::run::<C>(job, Workload::BurstInOrder, (0..job.population as u32).collect()),
         Session::Idle => idle::run::<C>(job),
         Session::Grow => grow::run::<C>(job),
         Session::Memory => memory::pending::<C>(job),
