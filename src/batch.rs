@@ -29,8 +29,8 @@ where
     S: BuildHasher,
 {
     /// [`schedule_with`](Self::schedule_with) for many timers, with one reading of the clock. The answers are those of
-    /// the single calls in order. It is faster than those from about five timers on: the memory that they would wait
-    /// for one after the other is fetched side by side. For two it takes a third longer.
+    /// the single calls in order. It is faster than those, unless there are only a few timers: the memory that the
+    /// calls would wait for one after the other is fetched side by side. For one or two it is slower.
     ///
     /// A batch is not a transaction: other threads may see part of it done, and each key's answer is exact for itself.
     ///

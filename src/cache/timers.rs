@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The timers, by the ids of their entries. Each owns its entry, until it has fired for that entry's end.
 pub(super) type Timers = Scheduler<u64, Owned, BuildHasherDefault<Ready>>;
-/// An [`Entry`].
+/// An [`Entry`], of whatever types; `None` once it has ended.
 pub(super) type Owned = Option<Arc<dyn Any + Send + Sync>>;
 pub(super) type Started = Result<Option<Owned>, ScheduleError<u64, Owned>>;
 

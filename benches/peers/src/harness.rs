@@ -20,7 +20,7 @@ pub(crate) struct Outcome {
 /// The jobs of a run, each for every contender that it suits and several times.
 pub(crate) fn plan(options: &Options) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for session in Session::ALL {
+    for session in Workload::sessions() {
         let workloads: Vec<_> = options.only.iter().copied().filter(|workload| workload.session() == session).collect();
         if workloads.is_empty() {
             continue;

@@ -74,20 +74,6 @@ pub(crate) enum Session {
     Advance,
 }
 
-impl Session {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Calls,
-        Self::Deferred,
-        Self::Burst,
-        Self::BurstInOrder,
-        Self::Idle,
-        Self::Grow,
-        Self::Memory,
-        Self::Churn,
-        Self::Advance,
-    ];
-}
-
 use Workload::*;
 
 impl Workload {
@@ -198,6 +184,13 @@ impl Workload {
             Churn => Session::Churn,
             Advance => Session::Advance,
         }
+    }
+
+    /// In the order in which they are measured.
+    pub(crate) fn sessions() -> Vec<Session> {
+        let mut sessions = Self::ALL.map(Self::session).to_vec();
+        sessions.dedup();
+        sessions
     }
 
     pub(crate) fn by_name(name: &str) -> Option<Self> {
