@@ -103,7 +103,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         }
         let (shard, ordinal) = (self.shard(), thread::ordinal());
         // The line is needed as well as the node: asked for beside it.
-        shard.spot_if_indexed(self.address.hash);
+        shard.prefetch_line_of(self.address.hash);
         let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
         self.core().count_end(&ordinal, Event::Cancelled);
         Some(value)

@@ -339,9 +339,11 @@ impl<K: Named> World<K> {
         }
     }
 
-    /// Called before the guard is taken, as the callers do.
+    /// Prefetches before the guard is taken, as the callers do.
     fn spot(&self, key: u32) -> Spot {
-        self.shard.spot(hash(key))
+        let spot = Spot::of(hash(key));
+        self.shard.prefetch_line(spot);
+        spot
     }
 
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {

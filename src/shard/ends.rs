@@ -111,7 +111,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Takes the node of an ended timer out of the index. True if this call took it out, or if no index led to it.
     #[inline]
     fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
-        self.spot_if_indexed(node.tail.hash()).is_none_or(|spot| self.index.remove(spot, node.number, None, access))
+        Spot::if_indexed(node.tail.hash()).is_none_or(|spot| self.index.remove(spot, node.number, None, access))
     }
 
     /// Takes the value of a claimed timer; what is left of the claim is the right to its key.

@@ -57,7 +57,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Prefetches the line of a node's key. If the timer has ended and the node has gone meanwhile, this is some line
     /// or other: any number has one.
     fn fetch_line(&self, node: u32) {
-        let _ = self.spot_if_indexed(self.slab.tail(node).hash());
+        self.prefetch_line_of(self.slab.tail(node).hash());
     }
 }
 

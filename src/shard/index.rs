@@ -15,7 +15,7 @@
 //! - Only the thread whose exchange takes a node out of its cell marks the node's word as unlinked; or it just
 //!   remembers this, if taking the node out was its task.
 
-use super::line::{AtomicPair, EMPTY, Line, More, Pair, Shape, Side};
+use super::line::{AtomicPair, EMPTY, Line, More, NO_HASH, Pair, Shape, Side};
 use super::lines::{Home, Lines};
 use super::slab::{Node, Slab};
 use super::succession::{claim_any, decide, help};
@@ -43,6 +43,12 @@ impl Spot {
     #[inline]
     pub(crate) fn of(hash: u32) -> Self {
         Self { hash }
+    }
+
+    /// As `of`; `None` for `NO_HASH`.
+    #[inline]
+    pub(crate) fn if_indexed(hash: u32) -> Option<Self> {
+        (hash != NO_HASH).then(|| Self::of(hash))
     }
 
     #[inline]
@@ -113,14 +119,6 @@ pub(crate) struct Index {
 impl Index {
     pub(super) fn new() -> Self {
         Self { lines: Lines::new() }
-    }
-
-    /// Where a key of this hash belongs; prefetches its line.
-    #[inline]
-    pub(super) fn spot(&self, hash: u32) -> Spot {
-        let spot = Spot::of(hash);
-        self.prefetch(spot);
-        spot
     }
 
     /// Prefetches the line at a spot.

@@ -170,22 +170,18 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// The memory of a node.
     pub(crate) const NODE_BYTES: usize = Slab::<K, V>::NODE_BYTES;
 
-    /// Where a key of this hash belongs; prefetches its line.
-    #[inline]
-    pub(crate) fn spot(&self, hash: u32) -> Spot {
-        self.index.spot(hash)
-    }
-
     /// Prefetches the line at a spot.
     #[inline]
     pub(crate) fn prefetch_line(&self, spot: Spot) {
         self.index.prefetch(spot);
     }
 
-    /// As `spot`; `None` for `NO_HASH`.
+    /// Prefetches the line of a timer's hash, if it has one.
     #[inline]
-    pub(crate) fn spot_if_indexed(&self, hash: u32) -> Option<Spot> {
-        (hash != NO_HASH).then(|| self.spot(hash))
+    pub(crate) fn prefetch_line_of(&self, hash: u32) {
+        if let Some(spot) = Spot::if_indexed(hash) {
+            self.prefetch_line(spot);
+        }
     }
 
     /// A cell that may lead to the key's timer; prefetches its node. The line at `spot` should be in the cache by now.
@@ -352,7 +348,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
         while let Some((node, word)) = self.current(timer) {
             // Read before the timer is stopped: a node that is firing may be retired as soon as its timer is stopped.
-            let spot = self.spot_if_indexed(node.tail.hash());
+            let spot = Spot::if_indexed(node.tail.hash());
             if stop(node, word).is_ok() {
                 if word.is_pending() {
                     return Some(self.take_ended(spot, node, None, access));

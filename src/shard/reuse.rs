@@ -239,11 +239,6 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             if !self.is_held_up() || steps.next().is_none() || !step_aside(&mut access.guard) {
                 break;
             }
-            // Closures that the application deferred to the epoch may have run here and started timers: then there is a
-            // batch already.
-            if let Some(node) = self.pop_ready(access.ordinal) {
-                return Some(node.number);
-            }
         }
         let (chain, len) = self.fresh()?;
         self.keep(chain, len, access)

@@ -195,7 +195,7 @@ where
 {
     let Node { head, tail, .. } = slab.node(node);
     if head.word.load().is_undecided() {
-        help(index, slab, node, index.spot(tail.hash()), access);
+        help(index, slab, node, Spot::of(tail.hash()), access);
     }
 }
 

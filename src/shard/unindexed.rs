@@ -105,7 +105,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use super::super::{Fired, Hint, Look, Purpose, Tick};
+    use super::super::{Fired, Hint, Look, Purpose, Spot, Tick};
     use super::*;
 
     /// However it ends, its node is used again.
@@ -175,7 +175,7 @@ mod tests {
             timers.into_iter().for_each(|timer| assert_eq!(shard.cancel_this(timer, &access()), Some(())));
         }
         for key in 0..count {
-            let started = shard.schedule(shard.spot(key << 16), key, (), due, Repeats::Never, &mut access());
+            let started = shard.schedule(Spot::of(key << 16), key, (), due, Repeats::Never, &mut access());
             assert!(started.is_ok());
         }
         assert!(grow() * 9 >= count);

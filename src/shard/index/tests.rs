@@ -25,7 +25,7 @@ fn timers_are_found_before_and_after_their_lines_are_split() {
         let count = 500;
         let shard = timers();
         let ordinal = crate::thread::ordinal();
-        let spot = |key: u32| shard.spot(key * spread);
+        let spot = |key: u32| Spot::of(key * spread);
         for key in 0..count {
             let access = &mut Access::new(&ordinal);
             assert!(shard.schedule(spot(key), key, key, DUE, Repeats::Never, access).is_ok());
@@ -53,14 +53,14 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
     let mut firing = Vec::new();
     for round in 0..rounds {
         let due = Due { tick: Some(NOW), now: NOW };
-        let started = shard.schedule(shard.spot(3), 7, round, due, Repeats::IfWanted, &mut access());
+        let started = shard.schedule(Spot::of(3), 7, round, due, Repeats::IfWanted, &mut access());
         let timer = started.expect("it is open").identity;
         assert_eq!(linked(&shard), 1, "round {round}");
         assert!(firing.iter().all(|(claim, _): &(ClaimedNode, u32)| claim.node() != timer.node), "it is in use");
         let Look::Expired(claim) = shard.look(Hint::new(NOW, timer.node), NOW) else { panic!("it is due") };
         firing.push(shard.take_value(claim));
         match round % 3 {
-            0 => assert_eq!(shard.cancel(shard.spot(3), None, is_key, &access()), None),
+            0 => assert_eq!(shard.cancel(Spot::of(3), None, is_key, &access()), None),
             1 => assert_eq!(shard.cancel_this(timer, &access()), None),
             _ => continue,
         }
@@ -88,7 +88,7 @@ fn a_key_may_be_started_again_before_its_callback_is_done() {
     let mut late = Vec::new();
     for round in 0..4 * 64 + 3 {
         let before = tickets(&access());
-        let started = shard.schedule(shard.spot(3), 7, round, due, Repeats::Never, &mut access()).expect("it is open");
+        let started = shard.schedule(Spot::of(3), 7, round, due, Repeats::Never, &mut access()).expect("it is open");
         assert!(started.replaced.is_none() && linked(&shard) <= 3, "round {round}");
         // Not one that it need have drawn for a single timer that has fired.
         assert!(round > 1 || tickets(&access()) == before, "round {round}");
@@ -96,7 +96,7 @@ fn a_key_may_be_started_again_before_its_callback_is_done() {
         let Look::Expired(claim) = shard.look(hint, NOW) else { panic!("it is due") };
         late.push(shard.take_value(claim).0);
     }
-    assert!(!shard.holds(shard.spot(3), |_| true, &access()));
+    assert!(!shard.holds(Spot::of(3), |_| true, &access()));
     shard.finish_all(&mut late, &access());
     assert_eq!((linked(&shard), late.len()), (0, 0));
     // But for the batch that is not full.
@@ -112,9 +112,9 @@ fn a_key_may_be_started_if_absent_before_its_callback_is_done() {
     let is_key = |&key: &u32| key == 7;
     let mut late = Vec::new();
     for round in 0..4 * 64 + 3 {
-        let absent = shard.schedule_if_absent(shard.spot(3), 7, round, DUE, Repeats::Never, &mut access());
+        let absent = shard.schedule_if_absent(Spot::of(3), 7, round, DUE, Repeats::Never, &mut access());
         assert!(matches!(absent, Ok(None)) && linked(&shard) <= 3, "round {round}");
-        let claim = shard.claim(shard.spot(3), is_key, &access()).expect("it is pending");
+        let claim = shard.claim(Spot::of(3), is_key, &access()).expect("it is pending");
         late.push(shard.take_value(claim).0);
     }
     shard.finish_all(&mut late, &access());
@@ -127,11 +127,10 @@ fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
     let ordinal = crate::thread::ordinal();
     let access = || Access::new(&ordinal);
     let begin = |timers: &Timers, key, value| {
-        let started = timers.schedule(timers.spot(SOME_HASH), key, value, DUE, Repeats::Never, &mut access());
+        let started = timers.schedule(Spot::of(SOME_HASH), key, value, DUE, Repeats::Never, &mut access());
         assert!(started.is_ok());
     };
-    let cancel =
-        |timers: &Timers, key: u32| timers.cancel(timers.spot(SOME_HASH), None, |&other| other == key, &access());
+    let cancel = |timers: &Timers, key: u32| timers.cancel(Spot::of(SOME_HASH), None, |&other| other == key, &access());
     type Change<'a> = (&'a dyn Fn(&Timers), Option<u32>);
     let changes: [Change<'_>; 6] = [
         (&|_| {}, Some(70)),
@@ -143,7 +142,7 @@ fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
             &|timers| {
                 assert!(
                     timers.index.lines.fit(0, 16 * timers.line_count())
-                        && timers.holds(timers.spot(SOME_HASH), |_| true, &access())
+                        && timers.holds(Spot::of(SOME_HASH), |_| true, &access())
                 )
             },
             Some(70),
@@ -156,16 +155,16 @@ fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
             let timers = timers();
             begin(&timers, 7, 70);
             let access = access();
-            let glimpse = timers.glimpse(timers.spot(SOME_HASH), Intent::End, &access);
+            let glimpse = timers.glimpse(Spot::of(SOME_HASH), Intent::End, &access);
             assert!(glimpse.is_some());
             change(&timers);
             let is_key = |&key: &u32| key == 7;
             if moves {
-                let moved = timers.reschedule(timers.spot(SOME_HASH), glimpse, is_key, DUE, &access);
+                let moved = timers.reschedule(Spot::of(SOME_HASH), glimpse, is_key, DUE, &access);
                 assert_eq!(moved, left.is_some(), "change {number}");
                 assert_eq!(cancel(&timers, 7), left, "change {number}");
             } else {
-                assert_eq!(timers.cancel(timers.spot(SOME_HASH), glimpse, is_key, &access), left, "change {number}");
+                assert_eq!(timers.cancel(Spot::of(SOME_HASH), glimpse, is_key, &access), left, "change {number}");
             }
             _ = cancel(&timers, 8);
             assert_eq!(linked(&timers), 0, "change {number}");
@@ -180,12 +179,12 @@ fn a_glimpse_of_another_key_does_not_mislead() {
     let ordinal = crate::thread::ordinal();
     let access = &mut Access::new(&ordinal);
     for key in [8, 7] {
-        assert!(shard.schedule(shard.spot(SOME_HASH), key, 10 * key, DUE, Repeats::Never, access).is_ok());
+        assert!(shard.schedule(Spot::of(SOME_HASH), key, 10 * key, DUE, Repeats::Never, access).is_ok());
     }
-    let glimpse = shard.glimpse(shard.spot(SOME_HASH), Intent::End, access);
+    let glimpse = shard.glimpse(Spot::of(SOME_HASH), Intent::End, access);
     assert!(glimpse.is_some());
-    assert_eq!(shard.cancel(shard.spot(SOME_HASH), glimpse, |&key| key == 7, access), Some(70));
-    assert_eq!(shard.cancel(shard.spot(SOME_HASH), None, |&key| key == 8, access), Some(80));
+    assert_eq!(shard.cancel(Spot::of(SOME_HASH), glimpse, |&key| key == 7, access), Some(70));
+    assert_eq!(shard.cancel(Spot::of(SOME_HASH), None, |&key| key == 8, access), Some(80));
 }
 
 #[test]
@@ -196,13 +195,10 @@ fn a_glimpse_leads_to_its_timer_when_the_cell_beside_has_changed() {
     // The last one comes into the same pair as the first one.
     let last = PAIRS as u32;
     for key in 0..=last {
-        assert!(
-            shard.schedule(shard.spot(SOME_HASH + (key << 16)), key, 10 * key, DUE, Repeats::Never, access).is_ok()
-        );
+        assert!(shard.schedule(Spot::of(SOME_HASH + (key << 16)), key, 10 * key, DUE, Repeats::Never, access).is_ok());
     }
-    let cancel =
-        |key, glimpse| shard.cancel(shard.spot(SOME_HASH + (key << 16)), glimpse, |&other| other == key, access);
-    let glimpse = shard.glimpse(shard.spot(SOME_HASH), Intent::End, access);
+    let cancel = |key, glimpse| shard.cancel(Spot::of(SOME_HASH + (key << 16)), glimpse, |&other| other == key, access);
+    let glimpse = shard.glimpse(Spot::of(SOME_HASH), Intent::End, access);
     assert!(glimpse.is_some());
     assert_eq!(cancel(last, None), Some(10 * last));
     assert_eq!(cancel(0, glimpse), Some(0));
@@ -215,10 +211,10 @@ fn a_timer_that_gives_way_leaves_nothing_behind() {
     let ordinal = crate::thread::ordinal();
     for round in 0..4 * 64 {
         let access = &mut Access::new(&ordinal);
-        let given = shard.schedule_if_absent(shard.spot(3), 7, round, DUE, Repeats::Never, access).expect("it is open");
+        let given = shard.schedule_if_absent(Spot::of(3), 7, round, DUE, Repeats::Never, access).expect("it is open");
         assert_eq!((given, linked(&shard)), ((round > 0).then_some(round), 1));
     }
-    assert_eq!(shard.cancel(shard.spot(3), None, |&key| key == 7, &Access::new(&ordinal)), Some(0));
+    assert_eq!(shard.cancel(Spot::of(3), None, |&key| key == 7, &Access::new(&ordinal)), Some(0));
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 0));
 }
 
@@ -235,7 +231,7 @@ fn a_shard_that_is_about_to_be_sealed_takes_no_node_that_it_has_no_room_for() {
         assert!(shard.schedule_unindexed(key, key, due, Repeats::Never, access).is_ok());
     }
     shard.index.lines.seal();
-    let refused = shard.schedule(shard.spot(3), 7, 70, due, Repeats::Never, access);
+    let refused = shard.schedule(Spot::of(3), 7, 70, due, Repeats::Never, access);
     assert!(matches!(refused, Err(Refused::Sealed(7, 70))));
     assert_eq!(linked(&shard), 0);
 }
@@ -247,7 +243,7 @@ fn where_no_further_line_is_left_a_timer_is_refused() {
     let ordinal = crate::thread::ordinal();
     let access = &mut Access::new(&ordinal);
     let due = Due { tick: None, now: NOW };
-    let mut schedule = |key| shard.schedule(shard.spot(0), key, 10 * key, due, Repeats::Never, access);
+    let mut schedule = |key| shard.schedule(Spot::of(0), key, 10 * key, due, Repeats::Never, access);
     shard.index.lines.overflow.use_up();
     assert!((1..CELLS).all(|key| schedule(key).is_ok()));
     // For a moment, both are there.
@@ -262,7 +258,7 @@ fn further_lines_are_used_again() {
     let shard = timers();
     let ordinal = crate::thread::ordinal();
     let due = Due { tick: None, now: NOW };
-    let spot = |key: u32| shard.spot(key << 24);
+    let spot = |key: u32| Spot::of(key << 24);
     let schedule = |key| {
         let access = &mut Access::new(&ordinal);
         assert!(shard.schedule(spot(key), key, key, due, Repeats::Never, access).is_ok());
@@ -343,26 +339,26 @@ fn tickets_go_on_after_a_split() {
     let shard = timers();
     let ordinal = crate::thread::ordinal();
     let access = &mut Access::new(&ordinal);
-    let spot = shard.spot(SOME_HASH);
+    let spot = Spot::of(SOME_HASH);
     let deadline = DUE.deadline();
     let older = shard.slab.allocate(spot.hash(), 7, 70, deadline, Repeats::Never, access).expect("there is room");
     assert!(shard.index.insert(&shard.slab, spot, older, access).is_ok());
     (0..5).for_each(|_| _ = shard.index.draw(spot, access));
     older.head.word.give_ticket(older.head.word.load(), shard.index.draw(spot, access));
     split(&shard, access);
-    let newer = shard.schedule(shard.spot(SOME_HASH), 7, 71, DUE, Repeats::Never, access).expect("it is open");
+    let newer = shard.schedule(Spot::of(SOME_HASH), 7, 71, DUE, Repeats::Never, access).expect("it is open");
     assert_eq!(newer.replaced, Some(70));
 }
 
 /// Starts one of many timers that all look alike, in one line and those behind it.
 fn start_alike(shard: &Timers, key: u32) -> Result<(), Refused<u32, u32>> {
     let ordinal = crate::thread::ordinal();
-    shard.schedule(shard.spot(0), key, key, DUE, Repeats::Never, &mut Access::new(&ordinal)).map(drop)
+    shard.schedule(Spot::of(0), key, key, DUE, Repeats::Never, &mut Access::new(&ordinal)).map(drop)
 }
 
 fn end_alike(shard: &Timers, key: u32) {
     let ordinal = crate::thread::ordinal();
-    assert_eq!(shard.cancel(shard.spot(0), None, |&other| other == key, &Access::new(&ordinal)), Some(key));
+    assert_eq!(shard.cancel(Spot::of(0), None, |&other| other == key, &Access::new(&ordinal)), Some(key));
 }
 
 /// Makes sixteen lines of each.

@@ -314,17 +314,3 @@ fn a_caller_that_uses_up_the_nodes_lets_others_run() {
         assert!(start.elapsed() < Duration::from_secs(60), "{extent} nodes for one timer at a time");
     }
 }
-
-/// A caller that gives way runs what the application has deferred. That starts a timer, and so takes a batch for this
-/// thread; it ends the timer, and so drops keys, and lays a batch ready for all.
-#[cfg(not(miri))]
-#[test]
-fn no_batch_is_lost_when_something_deferred_takes_another() {
-    let slab = Arc::new(Slab::new(BATCH));
-    // An assertion in `keep` would tell.
-    beside_a_stopped_thread(100_000, || {
-        start_and_end(&slab, Box::new(0));
-        let own = Arc::clone(&slab);
-        crate::sync::epoch::pin().defer(move || start_and_end(&own, Box::new(0)));
-    });
-}
