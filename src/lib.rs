@@ -40,7 +40,7 @@
 //! 4. Exact answers: a timer that `cancel` has returned, or that was replaced, never fires; one that was moved fires
 //!    at its new deadline only.
 //! 5. Lock-free for callers: starting, moving, cancelling or looking up a timer waits for no other thread.
-//! 6. Independent shards: a stalled one delays no other.
+//! 6. Independent shards: a stalled one holds the others up for milliseconds, not for as long as it stalls.
 //! 7. The clock may step back or stall: nothing fires early, and nothing is forgotten.
 //! 8. Idle costs nothing: with nothing due, workers sleep.
 //! 9. Callbacks may be slow, may panic, and may call the scheduler; none of that stops a worker.
@@ -65,7 +65,6 @@ mod close;
 mod counters;
 mod crew;
 mod error;
-#[cfg(target_os = "linux")]
 mod event_count;
 mod executor;
 mod expired;

@@ -35,8 +35,7 @@ pub(crate) mod epoch {
     }
 
     /// Lets other threads run. Meanwhile the calling thread is not pinned: what it could reach may be gone afterwards.
-    /// Closures that any thread has deferred may run in here. If the thread cannot unpin, since it holds another guard,
-    /// this returns false and has no effect.
+    /// If the thread cannot unpin, since it holds another guard, this returns false and has no effect.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         // A thread whose thread-locals are gone looks as if it were not pinned, and its guard cannot be pinned again.
         if !is_pinned() {
@@ -150,75 +149,8 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
+pub(crate) mod futex;
 pub(crate) mod memory;
 pub(crate) mod slot;
 
-#[cfg(target_os = "linux")]
 pub(crate) use crate::event_count::EventCount;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use parking::EventCount;
-
-/// The system's part of [`EventCount`].
-#[cfg(target_os = "linux")]
-pub(crate) mod futex {
-    use super::AtomicU32;
-    use rustix::thread::futex;
-    use std::time::Duration;
-
-    /// Sleeps while `count` equals `ticket`, at most for `timeout`; may also return for no reason.
-    pub(crate) fn wait(count: &AtomicU32, ticket: u32, timeout: Option<Duration>) {
-        let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
-        // An error means the time-out, a signal, or a ticket that is out of date: the caller looks again anyway.
-        let _ = futex::wait(count, futex::Flags::PRIVATE, ticket, timeout.as_ref());
-    }
-
-    pub(crate) fn wake(count: &AtomicU32) {
-        // An error can only mean that nobody sleeps.
-        let _ = futex::wake(count, futex::Flags::PRIVATE, 1);
-    }
-}
-
-/// On other systems the sleeper is a parked thread; with a condition variable, callers would take a lock.
-/// `std` may skip the system call when another `unpark` is under way, so the sleep is capped:
-/// a notification that is hidden behind a stalled one costs at most [`parking::CAP`].
-#[cfg(not(target_os = "linux"))]
-mod parking {
-    use super::{AtomicU32, Ordering};
-    use std::sync::OnceLock;
-    use std::thread::Thread;
-    use std::time::Duration;
-
-    /// The longest uninterrupted sleep.
-    pub(crate) const CAP: Duration = Duration::from_millis(100);
-
-    #[derive(Debug, Default)]
-    pub(crate) struct EventCount {
-        count: AtomicU32,
-        sleeper: OnceLock<Thread>,
-    }
-
-    impl EventCount {
-        /// The ticket to hand to [`EventCount::wait`]; to be taken before the last look for work.
-        pub(crate) fn ticket(&self) -> u32 {
-            let _ = self.sleeper.set(std::thread::current());
-            // Acquire: pairs with the Release in `notify`: a thread that sees a notification sees the work behind it.
-            self.count.load(Ordering::Acquire)
-        }
-
-        /// Wakes the sleeper; any later `wait` with an earlier ticket returns at once.
-        pub(crate) fn notify(&self) {
-            // Release: publishes the caller's work to the Acquire load in `ticket`.
-            self.count.fetch_add(1, Ordering::Release);
-            if let Some(sleeper) = self.sleeper.get() {
-                sleeper.unpark();
-            }
-        }
-
-        /// Sleeps until there is a notification later than `ticket`, or for `timeout`; may also return for no reason.
-        pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
-            if self.ticket() == ticket {
-                std::thread::park_timeout(timeout.map_or(CAP, |timeout| timeout.min(CAP)));
-            }
-        }
-    }
-}

@@ -439,7 +439,7 @@ fn stall_in(name: &str, call: impl FnOnce(&StallingScheduler, Stalling) + Send +
     let gate = Arc::new(Gate::default());
     let fired = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&fired);
-    // All keys in one bucket: no thread can walk past the stalled key without meeting it.
+    // All keys have one hash: no thread can walk past the stalled key without meeting it.
     let builder = Scheduler::builder().shards(1).hasher(OneHash);
     let scheduler = builder.build(move |_: &Stalling, _| ignore(seen.fetch_add(1, SeqCst))).expect("in range");
     let key = |id| Stalling(id, Arc::clone(&gate));
@@ -702,7 +702,6 @@ fn promise_07_after_a_stall_everything_overdue_fires_and_the_rest_is_punctual() 
 // 8. Idle costs nothing.
 
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_idle_costs_nothing() {
     let scheduler = Scheduler::builder().shards(2).tick(Duration::from_micros(10)).build(|_: &u64, ()| {});
     let scheduler = scheduler.expect("in range");
@@ -717,7 +716,6 @@ fn promise_08_idle_costs_nothing() {
 }
 
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_cancelled_timers_wake_nobody() {
     let scheduler = quiet();
     (0..200).for_each(|key| ignore(schedule(&scheduler, key, ms(1_000 + key))));
@@ -729,7 +727,6 @@ fn promise_08_cancelled_timers_wake_nobody() {
 }
 
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "elsewhere a worker wakes up ten times a second")]
 fn promise_08_moving_later_wakes_nobody() {
     let scheduler = quiet();
     (0..100).for_each(|key| ignore(schedule(&scheduler, key, ms(300))));
