@@ -229,6 +229,13 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
+    /// As `executor`, unless one was chosen.
+    #[cfg(feature = "cache")]
+    pub(crate) fn default_executor(mut self, executor: Executor) -> Self {
+        self.executor.get_or_insert(executor);
+        self
+    }
+
     /// How keys are hashed. Default: [`RandomState`], which an attacker who chooses the keys cannot predict. The hash
     /// also decides to which shard a key belongs.
     ///
@@ -425,7 +432,7 @@ where
     /// past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are checked, but not used.
+    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are not used.
     /// Panics of callbacks are caught here, too, a failed `assert!` among them: so a test should check what the
     /// callbacks send, or [`Stats::callback_panics`](crate::Stats::callback_panics).
     ///

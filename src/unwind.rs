@@ -50,15 +50,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: RefUnwindSafe> 
 
 #[cfg(feature = "cache")]
 mod cache {
-    use super::{Hash, RefUnwindSafe, UnwindSafe};
+    use super::{RefUnwindSafe, UnwindSafe};
     use crate::cache::Cache;
 
-    impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static, S: RefUnwindSafe> UnwindSafe
-        for Cache<K, V, S>
-    {
-    }
-    impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static, S: RefUnwindSafe> RefUnwindSafe
-        for Cache<K, V, S>
-    {
-    }
+    impl<K, V, S: RefUnwindSafe> UnwindSafe for Cache<K, V, S> {}
+    impl<K, V, S: RefUnwindSafe> RefUnwindSafe for Cache<K, V, S> {}
 }

@@ -78,13 +78,12 @@ pub struct Builder<K, V, S = RandomState> {
     jitter: f64,
     renews_on_get: bool,
     limit: Option<usize>,
-    tick: Duration,
-    shards: usize,
-    executor: Option<Executor>,
-    thread_name: Option<String>,
+    timers: TimersBuilder,
     listener: Option<Listener<K, V>>,
     hasher: S,
 }
+
+type TimersBuilder = builder::Builder<u64, Owned, BuildHasherDefault<Ready>>;
 
 impl<K, V, S> fmt::Debug for Builder<K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,25 +92,21 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
             .field("jitter", &self.jitter)
             .field("renews_on_get", &self.renews_on_get)
             .field("limit", &self.limit)
-            .field("tick", &self.tick)
-            .field("shards", &self.shards)
-            .field("executor", &self.executor)
-            .field("thread_name", &self.thread_name)
+            .field("timers", &self.timers)
             .finish_non_exhaustive()
     }
 }
 
 impl<K, V> Builder<K, V> {
     pub(super) fn new(ttl: Duration) -> Self {
+        let timers = Scheduler::builder().tick(Duration::from_millis(10)).shards(1).pinning(Pinning::Off);
+        let timers = timers.hasher(BuildHasherDefault::default());
         Self {
             ttl,
             jitter: 0.05,
             renews_on_get: false,
             limit: None,
-            tick: Duration::from_millis(10),
-            shards: 1,
-            executor: None,
-            thread_name: None,
+            timers,
             listener: None,
             hasher: RandomState::new(),
         }
@@ -194,14 +189,14 @@ impl<K, V, S> Builder<K, V, S> {
     /// 10 us to 1 h. An expired entry is never seen, even before that; but until it is taken out, it has its place
     /// within the [`limit`](Self::limit).
     pub fn tick(mut self, tick: Duration) -> Self {
-        self.tick = tick;
+        self.timers = self.timers.tick(tick);
         self
     }
 
     /// The number of shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default
     /// 1; accepted 1 to 1024. (One more thread, for all of them, works ahead while the number of timers grows.)
     pub fn shards(mut self, count: usize) -> Self {
-        self.shards = count;
+        self.timers = self.timers.shards(count);
         self
     }
 
@@ -228,13 +223,13 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Ok::<(), shardwheel::cache::CacheError>(())
     /// ```
     pub fn executor(mut self, executor: Executor) -> Self {
-        self.executor = Some(executor);
+        self.timers = self.timers.executor(executor);
         self
     }
 
     /// What the names of the cache's threads begin with, as [`crate::Builder::thread_name`]. Default `shardwheel`.
     pub fn thread_name(mut self, prefix: impl Into<String>) -> Self {
-        self.thread_name = Some(prefix.into());
+        self.timers = self.timers.thread_name(prefix);
         self
     }
 
@@ -269,17 +264,12 @@ impl<K, V, S> Builder<K, V, S> {
             jitter: self.jitter,
             renews_on_get: self.renews_on_get,
             limit: self.limit,
-            tick: self.tick,
-            shards: self.shards,
-            executor: self.executor,
-            thread_name: self.thread_name,
+            timers: self.timers,
             listener: self.listener,
             hasher,
         }
     }
 }
-
-type TimersBuilder = builder::Builder<u64, Owned, BuildHasherDefault<Ready>>;
 
 impl<K, V, S> Builder<K, V, S>
 where
@@ -327,7 +317,9 @@ where
         self,
         start: impl FnOnce(TimersBuilder, Callback<u64, Owned>) -> Result<(Timers, C), BuildError>,
     ) -> Result<(Cache<K, V, S>, C), CacheError> {
-        let (timers, lifetime) = (self.timers(), Lifetime::new(self.ttl, self.jitter));
+        // Without a listener no code of the user's runs but destructors and the keys' `Eq`: not worth a pool.
+        let timers = if self.listener.is_some() { self.timers } else { self.timers.default_executor(Executor::Inline) };
+        let lifetime = Lifetime::new(self.ttl, self.jitter);
         let renews_on_get = self.renews_on_get;
         let store = Arc::new(Store::new(self.hasher, self.limit, self.listener));
         let callback = Callback::Rearming(Box::new(Expiring(Arc::clone(&store))));
@@ -348,20 +340,5 @@ where
             return Err(CacheError::Jitter(self.jitter));
         }
         Ok(())
-    }
-
-    fn timers(&self) -> TimersBuilder {
-        let builder = Scheduler::builder().tick(self.tick).shards(self.shards).pinning(Pinning::Off);
-        let builder = builder.hasher(BuildHasherDefault::default());
-        let builder = match &self.thread_name {
-            Some(prefix) => builder.thread_name(prefix),
-            None => builder,
-        };
-        match (&self.executor, &self.listener) {
-            (Some(executor), _) => builder.executor(executor.clone()),
-            // No code of the user's runs but destructors and the keys' `Eq`: not worth a pool.
-            (None, None) => builder.executor(Executor::Inline),
-            (None, Some(_)) => builder,
-        }
     }
 }
