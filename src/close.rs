@@ -5,10 +5,7 @@ use std::time::Duration;
 
 /// What [`Scheduler::close`](crate::Scheduler::close) does with the timers that are still pending.
 ///
-/// A timer that is due is still pending if it was not yet handed to the executor: because its worker has not woken up,
-/// or because too many callbacks wait. Callbacks that were handed over before still run, possibly after `close` or the
-/// last handle's drop has returned; [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks) waits for them, as
-/// long as there is a handle.
+/// See there for which timers are still pending, and for the callbacks that were handed over before.
 ///
 /// ```
 /// use shardwheel::{Close, Scheduler};

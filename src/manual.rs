@@ -24,8 +24,9 @@ use std::time::{Duration, Instant};
 /// `None`, and that one still fires. Shards take turns: for the same order in every run, have one shard
 /// ([`Builder::shards`](crate::Builder::shards)).
 ///
-/// Messages to the workers are taken in when the clock moves. Until then they take memory: 8 bytes for each timer that
-/// is started, or moved to an earlier deadline, even if it is cancelled.
+/// Messages to the workers are taken in when the clock moves. Until then they take memory, even if their timers are
+/// cancelled: 8 bytes for each timer that is started, or moved to an earlier deadline (but none where the message of an
+/// earlier timer, whose memory it reuses, will do).
 ///
 /// Time ends 584 years after the scheduler was built, at 2^64 nanoseconds. After that no timer fires.
 ///
@@ -65,7 +66,7 @@ impl ManualClock {
     /// returns how many timers expired. (Not those that [`expire_now`](crate::Scheduler::expire_now) fires meanwhile.)
     ///
     /// Time stops at each deadline on the way. So no run of [`schedule_every`](crate::Scheduler::schedule_every) is
-    /// ever missed, whatever the period's [`MissedTicks`](crate::MissedTicks).
+    /// ever missed if the period is a tick or more, whatever its [`MissedTicks`](crate::MissedTicks).
     ///
     /// Crossing empty time costs next to nothing, but a periodic timer runs for each of its periods on the way. A
     /// timer that is started for the present moment is due one tick later. Threads that move the same clock wait for

@@ -24,8 +24,8 @@ where
     /// **Rate.** The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run
     /// is at the first tick at or after its deadline. So it does not drift. A run never begins before the previous one
     /// has ended; `missed` says what becomes of the deadlines that pass meanwhile. There is at most one run per tick.
-    /// With a period of a tick or less, that is the rate, and [`MissedTicks::Burst`] never catches up: it owes the
-    /// missed runs until `reschedule` moves the timer to a later tick than the next.
+    /// With a period of a tick or less, that is the rate, and [`MissedTicks::Burst`] cannot catch up: it runs once a
+    /// tick, until you `reschedule` it further than the next tick, which forgets what was missed.
     ///
     /// **End.** It goes on until it is cancelled or replaced; neither a callback that panics nor an executor that
     /// drops a run ends it.

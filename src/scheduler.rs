@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 /// the same shard, at the latest with the scheduler. So what must be released in time belongs in the value.
 ///
 /// A panic of a key's `Hash` or `Eq` goes on in the call. One exception: if two keys are compared to find out which
-/// timer a new one replaces, and that panics, they count as different keys, and both timers stay.
+/// timer a new one replaces, and that panics, they count as different keys, and both timers stay. (With a
+/// [capacity](crate::Builder::capacity) the key is looked up first, and a panic of that look goes on in the call.)
 ///
 /// Calls that start, move, cancel or look up a timer take `&self` and no lock, and wait for no other thread. They cost
 /// a few hundred nanoseconds while the caches miss. (With more calling threads than cores, a `schedule` may yield to

@@ -51,7 +51,7 @@ fn the_end_leaves_none_pending_where_a_worker_may_be_left() {
 }
 
 #[test]
-fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
+fn keys_spread_over_shards_and_lines_even_with_a_weak_hasher() {
     let patterns: [fn(u32) -> u64; 4] =
         [u64::from, |n| u64::from(n) << 32, |n| u64::from(n) << 40 | 0xab, |n| f64::from(n).to_bits()];
     for shard_count in [1, 2, 3, 16] {
@@ -64,8 +64,8 @@ fn keys_spread_over_shards_and_buckets_even_with_a_weak_hasher() {
                 counts[shard as usize][hash as usize >> 26] += 1;
             }
             let fair = |count: usize, fair: usize| count < 2 * fair && 2 * count > fair;
-            let buckets = counts.iter().flatten().filter(|&&count| fair(count, 4_000 / 64)).count();
-            assert!(buckets * 10 > counts.len() * 64 * 9, "pattern {pattern}, {shard_count} shards: {counts:?}");
+            let even = counts.iter().flatten().filter(|&&count| fair(count, 4_000 / 64)).count();
+            assert!(even * 10 > counts.len() * 64 * 9, "pattern {pattern}, {shard_count} shards: {counts:?}");
             assert!(counts.iter().all(|shard| fair(shard.iter().sum(), 4_000)), "pattern {pattern}: {counts:?}");
         }
     }

@@ -27,8 +27,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         clock.instant(clock.now())
     }
 
-    /// The number of pending timers; exact while nothing runs at the same time. Otherwise it may be too high, by as
-    /// many as begin during one look: the best of up to three. Wait-free, O(threads).
+    /// The number of pending timers; exact while nothing runs at the same time. While timers begin, it may be too high,
+    /// by those that begin while it counts (it counts up to three times, and takes the best). Wait-free, O(threads).
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -94,7 +94,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at one: until all calls that
     /// were under way, of any scheduler in the process, have ended or are done with keys. Within such a call, in a
     /// key's `Eq`, it would wait for ever; so there the timers are discarded instead. So they are in the destructor of
-    /// a thread-local, where it cannot be known any more whether the thread is in such a call.
+    /// a thread-local that outlives this crate's own: then it cannot be known any more whether the thread is in such a
+    /// call.
     ///
     /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
@@ -130,7 +131,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Within a callback, of whatever scheduler, this does not wait: it looks once, and answers false if anything is
     /// under way. In the callback's own scheduler that is always so, because of that callback.
     ///
-    /// O(shards), a few nanoseconds each, if nothing is under way. It holds up neither callbacks nor other calls.
+    /// O(shards), some ten nanoseconds each, if nothing is under way. It holds up neither callbacks nor other calls.
     ///
     /// ```
     /// # use shardwheel::{Close, Scheduler};

@@ -131,8 +131,8 @@ pub struct Wheel<T> {
 impl<T> Wheel<T> {
     /// An empty wheel at tick 0.
     ///
-    /// It takes about 17 KiB, however little it holds; twice that while a slot of many values is
-    /// taken apart ahead of time.
+    /// It takes about 17 KiB; twice that while a slot of many values is taken apart ahead of time. The first value adds
+    /// 64 KiB, of which the system backs what is used.
     ///
     /// ```
     /// # use shardwheel::wheel::Wheel;
