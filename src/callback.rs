@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// assert_eq!(clock.advance(Duration::from_secs(60)), 4);
 /// # Ok::<(), shardwheel::BuildError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Next {
     /// The timer has done its work; its value is dropped.

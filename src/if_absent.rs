@@ -1,9 +1,10 @@
 //! Timers that give way to an existing one.
 
+use crate::clock::When;
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What became of a timer that was to start only if there was none of its key. (A type of its own: after
 /// [`schedule_with`](Scheduler::schedule_with), a `Some` means the opposite.)
@@ -72,7 +73,7 @@ where
     ///
     /// ```
     /// # use shardwheel::{IfAbsent, Scheduler};
-    /// # use std::time::Duration;
+    /// # use std::time::{Duration, Instant};
     /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
     /// let second = Duration::from_secs(1);
     /// assert_eq!(scheduler.schedule_if_absent(7, "a", second), Ok(IfAbsent::Started));
@@ -82,8 +83,37 @@ where
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_if_absent(&self, key: K, value: V, delay: Duration) -> Result<IfAbsent<V>, ScheduleError<K, V>> {
+        self.start_if_absent(key, value, When::After(delay))
+    }
+
+    /// As [`schedule_if_absent`](Self::schedule_if_absent), at an instant. Reads the clock as seldom as
+    /// [`schedule_at`](Self::schedule_at).
+    ///
+    /// # Errors
+    /// As [`schedule_if_absent`](Self::schedule_if_absent).
+    ///
+    /// ```
+    /// # use shardwheel::{IfAbsent, Scheduler};
+    /// # use std::time::Duration;
+    /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
+    /// let noon = clock.now() + Duration::from_secs(3600);
+    /// assert_eq!(scheduler.schedule_if_absent_at(7, "a", noon), Ok(IfAbsent::Started));
+    /// assert_eq!(scheduler.schedule_if_absent_at(7, "b", clock.now()), Ok(IfAbsent::Exists("b")));
+    /// assert_eq!(scheduler.remaining(&7), Some(Duration::from_secs(3600)));
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
+    pub fn schedule_if_absent_at(
+        &self,
+        key: K,
+        value: V,
+        deadline: Instant,
+    ) -> Result<IfAbsent<V>, ScheduleError<K, V>> {
+        self.start_if_absent(key, value, When::At(deadline))
+    }
+
+    fn start_if_absent(&self, key: K, value: V, when: When) -> Result<IfAbsent<V>, ScheduleError<K, V>> {
         let place = self.place(&key);
-        let due = self.clock().due_after(self.clock().now(), delay, place.shard.hand());
+        let due = self.clock().due(when, place.shard);
         let gave_way = self.start_if_absent_at(place, key, value, due)?;
         Ok(gave_way.map_or(IfAbsent::Started, IfAbsent::Exists))
     }

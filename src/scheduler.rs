@@ -7,7 +7,7 @@ pub use weak::WeakScheduler;
 
 use crate::builder::Builder;
 use crate::callback::in_callback;
-use crate::clock::Clock;
+use crate::clock::{Clock, When};
 use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
@@ -189,8 +189,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_with(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, ScheduleError<K, V>> {
-        self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
-            .map(|(_, (_, replaced))| replaced)
+        self.start(key, value, When::After(delay)).map(|(_, (_, replaced))| replaced)
     }
 
     /// As [`schedule_with`](Self::schedule_with), at an instant; one that has passed fires at the next tick. With a
@@ -211,8 +210,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_at(&self, key: K, value: V, deadline: Instant) -> Result<Option<V>, ScheduleError<K, V>> {
-        self.start(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
-            .map(|(_, (_, replaced))| replaced)
+        self.start(key, value, When::At(deadline)).map(|(_, (_, replaced))| replaced)
     }
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
@@ -241,8 +239,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         delay: Duration,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        self.start(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
-            .map(|started| self.with_handle(started))
+        self.start(key, value, When::After(delay)).map(|started| self.with_handle(started))
     }
 
     /// As [`schedule_at`](Self::schedule_at), and returns a handle as
@@ -267,8 +264,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         value: V,
         deadline: Instant,
     ) -> Result<(Option<V>, Timer<K, V>), ScheduleError<K, V>> {
-        self.start(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
-            .map(|started| self.with_handle(started))
+        self.start(key, value, When::At(deadline)).map(|started| self.with_handle(started))
     }
 
     fn with_handle(&self, (address, (identity, replaced)): (Address, Scheduled<V>)) -> (Option<V>, Timer<K, V>) {
@@ -306,7 +302,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shift(key, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
+        self.shift(key, When::After(delay))
     }
 
     /// As [`reschedule`](Self::reschedule), to an instant. Reads the clock as seldom as
@@ -328,7 +324,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shift(key, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
+        self.shift(key, When::At(deadline))
     }
 
     /// Ends the pending timer of `key`. `Some`: it will never fire, and this is its value. `None`: it has fired, is
@@ -469,16 +465,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         &self.0.core.clock
     }
 
-    /// Starts a timer, and returns its address with it. `due` reads the clock, if it has to, while the key's line is on
-    /// its way into the cache.
-    fn start(
-        &self,
-        key: K,
-        value: V,
-        due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
+    /// Starts a timer, and returns its address with it.
+    fn start(&self, key: K, value: V, when: When) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
-        let due = due(self.clock(), place.shard);
+        // While the key's line is on its way into the cache.
+        let due = self.clock().due(when, place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
         Ok((Address { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
@@ -607,13 +598,13 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         }
     }
 
-    fn shift<Q>(&self, key: &Q, due: impl FnOnce(&Clock, &Shard<K, V>) -> Due) -> bool
+    fn shift<Q>(&self, key: &Q, when: When) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let place = self.place(key);
-        let due = due(self.clock(), place.shard);
+        let due = self.clock().due(when, place.shard);
         self.shift_at(place, None, key, due, &Access::new(&thread::ordinal()))
     }
 

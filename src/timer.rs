@@ -1,9 +1,9 @@
 //! A handle of one timer.
 
-use crate::clock::Clock;
+use crate::clock::When;
 use crate::counters::Event;
 use crate::service::Core;
-use crate::shard::{Access, Due, Identity, Purpose, Shard, Tick};
+use crate::shard::{Access, Identity, Purpose, Shard, Tick};
 use crate::thread;
 use crossbeam_utils::CachePadded;
 use std::fmt;
@@ -124,7 +124,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn reschedule(&self, delay: Duration) -> bool {
-        self.shift(|clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
+        self.shift(When::After(delay))
     }
 
     /// Moves the timer, as [`Scheduler::reschedule_at`](crate::Scheduler::reschedule_at) does. Costs no look-up.
@@ -139,14 +139,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn reschedule_at(&self, deadline: Instant) -> bool {
-        self.shift(|clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
+        self.shift(When::At(deadline))
     }
 
-    fn shift(&self, due: impl FnOnce(&Clock, &Shard<K, V>) -> Due) -> bool {
+    fn shift(&self, when: When) -> bool {
         if self.core().is_closed() {
             return false;
         }
-        let due = due(&self.core().clock, self.shard());
+        let due = self.core().clock.due(when, self.shard());
         let ordinal = thread::ordinal();
         let moved = self.shard().reschedule_this(self.identity, due, &Access::new(&ordinal));
         if moved {

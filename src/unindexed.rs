@@ -1,10 +1,10 @@
 //! Timers that are known by their handles alone.
 
-use crate::clock::Clock;
+use crate::clock::When;
 use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::scheduler::{Scheduler, scatter};
-use crate::shard::{Access, Due, NO_HASH, Ordinal, Shard};
+use crate::shard::{Access, NO_HASH, Ordinal};
 use crate::thread;
 use crate::timer::{Address, Timer};
 use std::hash::{BuildHasher, Hash};
@@ -48,7 +48,7 @@ where
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
     pub fn schedule_unindexed(&self, key: K, value: V, delay: Duration) -> Result<Timer<K, V>, ScheduleError<K, V>> {
-        self.start_unindexed(key, value, |clock, shard| clock.due_after(clock.now(), delay, shard.hand()))
+        self.start_unindexed(key, value, When::After(delay))
     }
 
     /// As [`schedule_unindexed`](Self::schedule_unindexed), at an instant. Reads the clock as seldom as
@@ -73,20 +73,15 @@ where
         value: V,
         deadline: Instant,
     ) -> Result<Timer<K, V>, ScheduleError<K, V>> {
-        self.start_unindexed(key, value, |clock, shard| clock.due_at(deadline, shard.hand(), shard.reached()))
+        self.start_unindexed(key, value, When::At(deadline))
     }
 
-    fn start_unindexed(
-        &self,
-        key: K,
-        value: V,
-        due: impl FnOnce(&Clock, &Shard<K, V>) -> Due,
-    ) -> Result<Timer<K, V>, ScheduleError<K, V>> {
+    fn start_unindexed(&self, key: K, value: V, when: When) -> Result<Timer<K, V>, ScheduleError<K, V>> {
         let core = self.core();
         let ordinal = thread::ordinal();
         let address = Address { shard: self.shard_in_turn(&ordinal), hash: NO_HASH };
         let shard = &core.shards[address.shard as usize];
-        let due = due(&core.clock, shard);
+        let due = core.clock.due(when, shard);
         if core.is_closed() || !core.capacity.take(&ordinal) {
             core.counters.add(&ordinal, Event::Rejected, 1);
             return Err(self.no_room(key, value));

@@ -161,6 +161,25 @@ impl<K: Hash + Eq, V> RotatingMap<K, V> {
         self.buckets.iter().find_map(|bucket| bucket.get(key))
     }
 
+    /// As [`get`](Self::get), to change the value where it is. O(k).
+    ///
+    /// ```
+    /// use shardwheel::rotating::RotatingMap;
+    ///
+    /// let mut tries = RotatingMap::new(2)?;
+    /// tries.insert("a", 1);
+    /// tries.rotate();
+    /// *tries.get_mut("a").expect("it is there") += 1;
+    /// assert_eq!(tries.rotate(), [("a", 2)], "it has not moved");
+    /// # Ok::<(), shardwheel::rotating::RotatingError>(())
+    /// ```
+    pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.buckets.iter_mut().find_map(|bucket| bucket.get_mut(key))
+    }
+
     /// True if there is an entry under `key`. O(k).
     pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where

@@ -34,7 +34,7 @@ use super::tick::Tick;
 /// assert_eq!(MissedTicks::default(), MissedTicks::Skip);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 #[allow(unreachable_pub, reason = "reachable in the crate; the models compile this file on its own")]
 pub enum MissedTicks {
