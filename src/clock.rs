@@ -193,7 +193,8 @@ impl Clock {
     }
 
     /// When a timer of this shard is due. Reads the clock, if it has to.
-    #[inline]
+    // Always inlined: see `Scheduler::start`.
+    #[inline(always)]
     pub(crate) fn due<K, V>(&self, when: When, shard: &Shard<K, V>) -> Due
     where
         K: Eq + Send + Sync + 'static,

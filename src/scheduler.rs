@@ -466,6 +466,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     }
 
     /// Starts a timer, and returns its address with it.
+    // Always inlined: each caller has one kind of `When`.
+    #[inline(always)]
     fn start(&self, key: K, value: V, when: When) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
         // While the key's line is on its way into the cache.
