@@ -432,7 +432,8 @@ where
     /// past.
     ///
     /// It runs the same code as a real one, but callbacks run on the thread that moves the clock, before
-    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are not used.
+    /// [`ManualClock::advance`] returns. The executor, pinning and thread name settings are not used (though a
+    /// thread name with a NUL byte, and an empty list of cores, are refused).
     /// Panics of callbacks are caught here, too, a failed `assert!` among them: so a test should check what the
     /// callbacks send, or [`Stats::callback_panics`](crate::Stats::callback_panics).
     ///

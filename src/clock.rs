@@ -4,7 +4,7 @@
 //! once, from nanoseconds; the present time is rounded **down**. So a timer never fires early, and at most one tick
 //! late.
 
-use crate::shard::{Due, Shard, Tick};
+use crate::shard::{Due, Tick};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,6 @@ impl Nanos {
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
-}
-
-/// When a timer is to fire, as its caller says it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum When {
-    After(Duration),
-    At(Instant),
 }
 
 #[derive(Debug)]
@@ -190,20 +183,6 @@ impl Clock {
     #[inline]
     pub(crate) fn start_of(&self, tick: Tick) -> Nanos {
         Nanos(tick.0.saturating_sub(self.first_tick.0).saturating_mul(self.tick.by))
-    }
-
-    /// When a timer of this shard is due. Reads the clock, if it has to.
-    // Always inlined: see `Scheduler::start`.
-    #[inline(always)]
-    pub(crate) fn due<K, V>(&self, when: When, shard: &Shard<K, V>) -> Due
-    where
-        K: Eq + Send + Sync + 'static,
-        V: Send + 'static,
-    {
-        match when {
-            When::After(delay) => self.due_after(self.now(), delay, shard.hand()),
-            When::At(instant) => self.due_at(instant, shard.hand(), shard.reached()),
-        }
     }
 
     /// The first tick at or after `delay` from `now`, but later than the present tick; never, if that is beyond the

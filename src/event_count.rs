@@ -1,5 +1,5 @@
-//! A counter to sleep on. Unlike with `Thread::unpark`, a notifier that stalls hides nobody else's notification: every
-//! `notify` makes its own system call.
+//! A counter to sleep on. Unlike with `Thread::unpark`, a notifier that stalls hides nobody else's notification: on
+//! Linux every `notify` makes its own system call. (`sync/futex.rs` says what bounds that elsewhere.)
 //!
 //! `loom-tests/flags.rs` checks this file.
 

@@ -1,8 +1,8 @@
 //! Timers that give way to an existing one.
 
-use crate::clock::When;
 use crate::error::ScheduleError;
 use crate::scheduler::Scheduler;
+use crate::when::When;
 use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ where
     ///
     /// ```
     /// # use shardwheel::{IfAbsent, Scheduler};
-    /// # use std::time::{Duration, Instant};
+    /// # use std::time::Duration;
     /// let (scheduler, clock) = Scheduler::builder().build_manual(|_: &u32, _: &str| {})?;
     /// let second = Duration::from_secs(1);
     /// assert_eq!(scheduler.schedule_if_absent(7, "a", second), Ok(IfAbsent::Started));
@@ -113,7 +113,7 @@ where
 
     fn start_if_absent(&self, key: K, value: V, when: When) -> Result<IfAbsent<V>, ScheduleError<K, V>> {
         let place = self.place(&key);
-        let due = self.clock().due(when, place.shard);
+        let due = when.due(self.clock(), place.shard);
         let gave_way = self.start_if_absent_at(place, key, value, due)?;
         Ok(gave_way.map_or(IfAbsent::Started, IfAbsent::Exists))
     }

@@ -99,6 +99,7 @@ mod under_way;
 mod unindexed;
 mod unwind;
 pub mod wheel;
+mod when;
 mod worker;
 
 pub use builder::{Builder, Pinning};

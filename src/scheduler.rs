@@ -7,7 +7,7 @@ pub use weak::WeakScheduler;
 
 use crate::builder::Builder;
 use crate::callback::in_callback;
-use crate::clock::{Clock, When};
+use crate::clock::Clock;
 use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
@@ -15,6 +15,7 @@ use crate::service::Core;
 use crate::shard::{Access, Due, Glimpse, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
 use crate::thread;
 use crate::timer::{Address, Link, Timer};
+use crate::when::When;
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -471,7 +472,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     fn start(&self, key: K, value: V, when: When) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
         let place = self.place(&key);
         // While the key's line is on its way into the cache.
-        let due = self.clock().due(when, place.shard);
+        let due = when.due(self.clock(), place.shard);
         let repeats = self.repeats();
         let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
         Ok((Address { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
@@ -606,7 +607,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Q: Hash + Eq + ?Sized,
     {
         let place = self.place(key);
-        let due = self.clock().due(when, place.shard);
+        let due = when.due(self.clock(), place.shard);
         self.shift_at(place, None, key, due, &Access::new(&thread::ordinal()))
     }
 

@@ -1,10 +1,10 @@
 //! A handle of one timer.
 
-use crate::clock::When;
 use crate::counters::Event;
 use crate::service::Core;
 use crate::shard::{Access, Identity, Purpose, Shard, Tick};
 use crate::thread;
+use crate::when::When;
 use crossbeam_utils::CachePadded;
 use std::fmt;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         if self.core().is_closed() {
             return false;
         }
-        let due = self.core().clock.due(when, self.shard());
+        let due = when.due(&self.core().clock, self.shard());
         let ordinal = thread::ordinal();
         let moved = self.shard().reschedule_this(self.identity, due, &Access::new(&ordinal));
         if moved {

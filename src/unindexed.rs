@@ -1,12 +1,12 @@
 //! Timers that are known by their handles alone.
 
-use crate::clock::When;
 use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::scheduler::{Scheduler, scatter};
 use crate::shard::{Access, NO_HASH, Ordinal};
 use crate::thread;
 use crate::timer::{Address, Timer};
+use crate::when::When;
 use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ where
         let ordinal = thread::ordinal();
         let address = Address { shard: self.shard_in_turn(&ordinal), hash: NO_HASH };
         let shard = &core.shards[address.shard as usize];
-        let due = core.clock.due(when, shard);
+        let due = when.due(&core.clock, shard);
         if core.is_closed() || !core.capacity.take(&ordinal) {
             core.counters.add(&ordinal, Event::Rejected, 1);
             return Err(self.no_room(key, value));
