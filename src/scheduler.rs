@@ -41,7 +41,8 @@ use std::time::{Duration, Instant};
 ///
 /// Calls that start, move, cancel or look up a timer take `&self` and no lock, and wait for no other thread. They cost
 /// a few hundred nanoseconds while the caches miss. (With more calling threads than cores, a `schedule` may yield to
-/// other threads.) ARCHITECTURE.md's progress table says what exactly is promised for each call.
+/// other threads; and on systems other than Linux, waking a worker takes a short lock.) ARCHITECTURE.md's progress
+/// table says what exactly is promised for each call.
 ///
 /// ```
 /// use shardwheel::Scheduler;
