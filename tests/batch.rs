@@ -34,12 +34,17 @@ enum Batch {
     Advance(u64),
 }
 
+/// Every other one is of a few items, which have a way of their own.
+fn items<T: Strategy + Clone>(item: T) -> impl Strategy<Value = Vec<T::Value>> {
+    prop_oneof![vec(item.clone(), 0..4), vec(item, 0..100)]
+}
+
 fn batch() -> impl Strategy<Value = Batch> {
-    let key = || 0..60u8;
+    let (key, ms) = (0..60u8, 0..30u64);
     prop_oneof![
-        vec((key(), 0..30u64), 0..100).prop_map(Batch::Schedule),
-        vec((key(), 0..30u64), 0..100).prop_map(Batch::Reschedule),
-        vec(key(), 0..100).prop_map(Batch::Cancel),
+        items((key.clone(), ms.clone())).prop_map(Batch::Schedule),
+        items((key.clone(), ms)).prop_map(Batch::Reschedule),
+        items(key).prop_map(Batch::Cancel),
         (0..20u64).prop_map(Batch::Advance),
     ]
 }
@@ -112,10 +117,13 @@ fn a_full_scheduler_takes_what_fits_and_gives_the_rest_back() {
 fn a_closed_scheduler_gives_all_back() {
     let (scheduler, _clock, _) = scheduler(3);
     scheduler.close(Close::Discard);
-    let answers = scheduler.schedule_batch([(1, 1, MS), (2, 2, MS)]);
-    assert!(answers.iter().all(|answer| matches!(answer, Err(ScheduleError::Closed(..)))));
-    assert_eq!(scheduler.reschedule_batch([(&1, MS)]), [false]);
-    assert_eq!(scheduler.cancel_batch(&[1]), [None]);
+    for keys in [[1].as_slice(), &[1, 2], &[1, 2, 3]] {
+        let answers = scheduler.schedule_batch(keys.iter().map(|&key| (key, 1, MS)));
+        assert!(answers.iter().all(|answer| matches!(answer, Err(ScheduleError::Closed(..)))));
+        assert_eq!(scheduler.reschedule_batch(keys.iter().map(|key| (key, MS))), vec![false; keys.len()]);
+        assert_eq!(scheduler.cancel_batch(keys), vec![None; keys.len()]);
+        assert_eq!(answers.len(), keys.len());
+    }
 }
 
 #[test]
