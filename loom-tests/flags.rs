@@ -20,7 +20,7 @@ mod under_way;
 use event_count::EventCount;
 use expiry::{Due, Expiry, Renewal};
 use flags::{Abandoned, Closing};
-use lookout::Lookout;
+use lookout::{Lookouts, Watched};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
 use loom::thread;
@@ -200,6 +200,10 @@ mod sync {
     impl<T> AtomicPtr<T> {
         pub(crate) fn new(value: *mut T) -> Self {
             Self(loom::sync::atomic::AtomicPtr::new(value))
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> *mut T {
+            self.0.load(load_order(order))
         }
 
         #[track_caller]
@@ -462,13 +466,22 @@ fn closing_interrupts() {
     assert_eq!(shared.2.load(Relaxed), 1, "one of them closes");
 }
 
+/// How long a lookout sleeps after the other one is up, in the models.
+const WATCH: u64 = 5;
+
+/// The first lookout sleeps until then; the other one is off duty.
+fn lookouts(until: u64) -> Arc<Lookouts> {
+    let lookouts = Arc::new(Lookouts::new(2, 1, 0, WATCH));
+    assert!(lookouts.lie_down(0, until, 0).is_some());
+    lookouts
+}
+
 /// A thread whose shard has to be seen to at 5 goes to sleep, while the lookout does until 10.
 fn relying() {
-    let lookout = Arc::new(Lookout::new(2));
-    assert!(lookout.lie_down(0));
-    let relying = Arc::clone(&lookout);
+    let lookouts = lookouts(0);
+    let relying = Arc::clone(&lookouts);
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
-    let sleeps = lookout.lie_down(10);
+    let sleeps = lookouts.lie_down(0, 10, 0).is_some();
     let relies = thread.join().expect("no panic");
     assert!(!(relies && sleeps), "nobody sees to the shard");
     outcome(if relies { "relies" } else { "does not rely" });
@@ -477,11 +490,11 @@ fn relying() {
 
 /// The same; but before, the lookout is up.
 fn relying_on_one_that_is_up() {
-    let lookout = Arc::new(Lookout::new(2));
-    let relying = Arc::clone(&lookout);
+    let lookouts = Arc::new(Lookouts::new(2, 1, 0, WATCH));
+    let relying = Arc::clone(&lookouts);
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
-    lookout.stay_up(3);
-    let sleeps = lookout.lie_down(10);
+    lookouts.stay_up(0, || 3);
+    let sleeps = lookouts.lie_down(0, 10, 3).is_some();
     let relies = thread.join().expect("no panic");
     assert!(!(relies && sleeps), "nobody sees to the shard");
     outcome(if relies { "relies" } else { "does not rely" });
@@ -490,12 +503,11 @@ fn relying_on_one_that_is_up() {
 
 /// The same, while the lookout resigns.
 fn resigning() {
-    let lookout = Arc::new(Lookout::new(2));
-    assert!(lookout.lie_down(0));
-    let relying = Arc::clone(&lookout);
+    let lookouts = lookouts(0);
+    let relying = Arc::clone(&lookouts);
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     let mut told = Vec::new();
-    lookout.resign(|number| told.push(number));
+    lookouts.resign(0, |number| told.push(number));
     let relies = thread.join().expect("no panic");
     assert!(!relies || told == [1], "nobody sees to the shard");
     outcome(if relies { "relies" } else { "does not rely" });
@@ -504,9 +516,8 @@ fn resigning() {
 
 /// The same, while another thread misses the lookout; and that comes back, or not.
 fn dismissing(comes_back: bool) {
-    let lookout = Arc::new(Lookout::new(2));
-    assert!(lookout.lie_down(0));
-    let [relying, dismissing] = [(); 2].map(|()| Arc::clone(&lookout));
+    let lookouts = lookouts(0);
+    let [relying, dismissing] = [(); 2].map(|()| Arc::clone(&lookouts));
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     let misses = thread::spawn(move || {
         let mut told = Vec::new();
@@ -514,8 +525,8 @@ fn dismissing(comes_back: bool) {
         told
     });
     let sleeps = !comes_back || {
-        lookout.stay_up(4);
-        lookout.lie_down(10)
+        lookouts.stay_up(0, || 4);
+        lookouts.lie_down(0, 10, 4).is_some()
     };
     let relies = thread.join().expect("no panic");
     let told = misses.join().expect("no panic");
@@ -532,17 +543,72 @@ fn dismissing_one_that_comes_back() {
     dismissing(true);
 }
 
-/// The guard goes to sleep until 10, while the lookout, at 3, begins to run callbacks and needs a guard by 5.
-fn guarding() {
-    let lookout = Arc::new(Lookout::new(2));
-    lookout.guard_gets_up_by(0);
-    let running = Arc::clone(&lookout);
-    let thread = thread::spawn(move || running.is_guarded(3, 5));
-    let rests = lookout.guard_lies_down(10, 1);
-    let is_guarded = thread.join().expect("no panic");
-    assert!(!(is_guarded && rests), "nobody looks after the lookout");
-    outcome(if is_guarded { "guarded" } else { "calls the guard" });
-    outcome(if rests { "rests" } else { "watches" });
+/// Both lookouts are up at 3 and lie down. A shard has to be seen to at 3; or a thread goes to sleep meanwhile whose
+/// shard has to be seen to at 6.
+fn lying_down(relying: bool) {
+    let lookouts = Arc::new(Lookouts::new(1, 1, 0, WATCH));
+    let (due, next) = if relying { (6, u64::MAX) } else { (3, 3) };
+    lookouts.saw_to(0, next);
+    (0..2).for_each(|number| _ = lookouts.stay_up(number, || 3));
+    let lie_down = |number| {
+        let lookouts = Arc::clone(&lookouts);
+        move || lookouts.lie_down(number, next, 3)
+    };
+    let first = thread::spawn(lie_down(0));
+    let thread = relying.then(|| {
+        let lookouts = Arc::clone(&lookouts);
+        thread::spawn(move || lookouts.rely(0, due, || 0))
+    });
+    let second = lie_down(1)();
+    let first = first.join().expect("no panic");
+    let relies = thread.is_none_or(|thread| thread.join().expect("no panic"));
+    let is_in_time = |until: Option<u64>| until.is_none_or(|until| until <= due);
+    assert!(!relies || is_in_time(first) || is_in_time(second), "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(match (first, second) {
+        (Some(_), Some(_)) => "both sleep",
+        (None, None) => "neither sleeps",
+        _ => "one sleeps",
+    });
+}
+
+fn both_lie_down() {
+    lying_down(false);
+}
+
+fn both_lie_down_beside_one_that_relies() {
+    lying_down(true);
+}
+
+/// A lookout that was called before 4, until when it meant to sleep, lies down until 12, while the other one gets up at
+/// 3, perhaps to run callbacks.
+fn watching() {
+    let lookouts = lookouts(4);
+    let running = Arc::clone(&lookouts);
+    let thread = thread::spawn(move || running.stay_up(1, || 3));
+    let until = lookouts.lie_down(0, 12, 2);
+    let watched = thread.join().expect("no panic");
+    let gets_up_soon = until.is_none_or(|until| until <= 3 + WATCH);
+    assert!(watched != Watched::Yes || gets_up_soon, "nobody looks for the one that is up");
+    outcome(match watched {
+        Watched::No => "not watched",
+        Watched::IfCalled => "calls the other",
+        Watched::Yes => "watched",
+    });
+    outcome(if until.is_some() { "sleeps" } else { "does not sleep" });
+}
+
+/// The same, while the first one resigns, which was called before 6.
+fn resigning_beside_one_that_gets_up() {
+    let lookouts = lookouts(6);
+    let running = Arc::clone(&lookouts);
+    let thread = thread::spawn(move || running.stay_up(1, || 3));
+    lookouts.resign(0, |_| {});
+    let watches = lookouts.watches_until(0).is_some();
+    let watched = thread.join().expect("no panic");
+    assert!(watched != Watched::Yes || watches, "nobody looks for the one that is up");
+    outcome(if watched == Watched::Yes { "watched" } else { "not watched" });
+    outcome(if watches { "watches" } else { "is gone" });
 }
 
 const DONE: u32 = 1;
@@ -879,8 +945,9 @@ fn a_thread_relies_on_a_lookout_that_comes() {
     let all = ["relies", "does not rely", "sleeps", "does not sleep"];
     [relying, relying_on_one_that_is_up].into_iter().for_each(|model| reaches(model, &all));
     reaches(resigning, &["relies", "does not rely", "told", "nobody told"]);
-    for function in ["rely", "lie_down"].map(|name| ("lookout.rs", name)) {
-        for model in [relying, relying_on_one_that_is_up, resigning] {
+    let pairs = [(relying as fn(), "lie_down"), (relying_on_one_that_is_up, "lie_down"), (resigning, "resign")];
+    for (model, other) in pairs {
+        for function in ["rely", other].map(|name| ("lookout.rs", name)) {
             assert_notices(Fault::NoFenceIn(function), model);
             assert_notices(Fault::WeakFenceIn(function), model);
         }
@@ -903,11 +970,36 @@ fn a_thread_that_relies_on_a_lookout_that_is_dismissed_is_told() {
 }
 
 #[test]
-fn a_lookout_that_runs_callbacks_is_guarded() {
-    reaches(guarding, &["guarded", "calls the guard", "rests", "watches"]);
-    for function in ["is_guarded", "guard_lies_down"].map(|name| ("lookout.rs", name)) {
-        assert_notices(Fault::NoFenceIn(function), guarding);
-        assert_notices(Fault::WeakFenceIn(function), guarding);
+fn lookouts_leave_nothing_to_each_other() {
+    // As above.
+    reaches_with(&[false], both_lie_down, &["relies", "both sleep", "one sleeps", "neither sleeps"]);
+    reaches_with(
+        &[false],
+        both_lie_down_beside_one_that_relies,
+        &["relies", "does not rely", "both sleep", "one sleeps", "neither sleeps"],
+    );
+    let lie_down = ("lookout.rs", "lie_down");
+    for model in [both_lie_down, both_lie_down_beside_one_that_relies] {
+        assert_notices(Fault::NoFenceIn(lie_down), model);
+        assert_notices(Fault::WeakFenceIn(lie_down), model);
+    }
+    assert_notices(Fault::NoFenceIn(("lookout.rs", "rely")), both_lie_down_beside_one_that_relies);
+    assert_notices(Fault::WeakFenceIn(("lookout.rs", "rely")), both_lie_down_beside_one_that_relies);
+}
+
+#[test]
+fn a_lookout_that_may_run_callbacks_is_watched() {
+    // As above.
+    reaches_with(&[false], watching, &["calls the other", "watched", "sleeps", "does not sleep"]);
+    for function in ["stay_up", "lie_down"].map(|name| ("lookout.rs", name)) {
+        assert_notices(Fault::NoFenceIn(function), watching);
+        assert_notices(Fault::WeakFenceIn(function), watching);
+    }
+    let all = ["watched", "not watched", "watches", "is gone"];
+    reaches_with(&[false], resigning_beside_one_that_gets_up, &all);
+    for function in ["stay_up", "resign"].map(|name| ("lookout.rs", name)) {
+        assert_notices(Fault::NoFenceIn(function), resigning_beside_one_that_gets_up);
+        assert_notices(Fault::WeakFenceIn(function), resigning_beside_one_that_gets_up);
     }
 }
 

@@ -134,10 +134,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// a container with a quota. Accepted: 1 to 1024.
     ///
     /// Each shard has a worker thread, and a second thread for callbacks unless [`executor`](Self::executor) says who
-    /// runs them. Besides, one thread works ahead while shards grow; with more than one shard, a further one does the
-    /// work of all workers while that is possible, and runs quick callbacks; and a rayon pool with a thread for each
-    /// core (or `RAYON_NUM_THREADS`) waits for slow callbacks. By default that makes three threads per core, plus one
-    /// or two. All sleep while nothing is due.
+    /// runs them. Besides, one thread works ahead while shards grow; with more than one shard, two further ones do the
+    /// work of all workers in turns, while one at a time can, and run quick callbacks; and a rayon pool with a thread
+    /// for each core (or `RAYON_NUM_THREADS`) waits for slow callbacks. By default that makes three threads per core,
+    /// plus one or three. All sleep while nothing is due.
     ///
     /// While one thread can do it all, the others need not be woken each time. (Not with [`Executor::Inline`] or
     /// [`Executor::Custom`], nor for the shards of a scheduler whose first shard has nothing due.) Even so, fewer
@@ -294,7 +294,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// | `shardwheel-0` | the first shard's worker |
     /// | `shardwheel-grow` | the work ahead while shards grow |
     /// | `shardwheel-cb0` | the first shard's callbacks, without an [`executor`](Self::executor) |
-    /// | `shardwheel-lane` | all shards' workers and quick callbacks, while one thread can do it |
+    /// | `shardwheel-lane0`, `-lane1` | all shards' workers and quick callbacks, in turns, while one thread can do it |
     /// | `shardwheel-pool0` | slow callbacks, in the pool, without an executor |
     ///
     /// ```

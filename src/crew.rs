@@ -7,13 +7,13 @@
 //! if a caller wakes them; if the lookout finds that there is too much to do; and now and then, in case that it is not
 //! there.
 //!
-//! A callback may turn out to be slow, and keep the lookout. So the thread of the first worker is its guard: it looks
-//! every few milliseconds, while the lookout runs callbacks, whether that still comes, and if not, wakes all threads
-//! that rely on it. None of the workers' threads ever runs a callback of such a scheduler.
+//! A callback may turn out to be slow, and keep the lookout. So there are two, which take turns: each looks, when it
+//! gets up, whether the other one still comes, and if not, wakes all threads that rely on them. None of the workers'
+//! threads ever runs a callback of such a scheduler.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, saturating_nanos};
 use crate::lane::Lane;
-use crate::lookout::Lookout;
+use crate::lookout::{LOOKOUTS, Lookouts, Watched, other};
 use crate::service::{Core, ShardReport};
 use crate::worker::{Left, NO_LIMIT, Worker};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -35,14 +35,12 @@ const NEAR: Duration = Duration::from_millis(20);
 /// should have got up `MISSING` ago or earlier, the thread wakes all that rely on it, and none does until it is back.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
-const MISSING: Duration = Duration::from_millis(2);
-/// The number of the worker whose thread is the guard, and how long it sleeps at most if the lookout has run callbacks
-/// lately; or two ticks, if that is longer. The longer callbacks have been quick, the less it watches them: it sleeps
-/// twice as long after `QUICK_RUNS` times that the lookout has run some, and twice as long again after as many more.
-const GUARD: usize = 0;
+const MISSING: Duration = Duration::from_micros(1500);
+/// A lookout gets up at most so much later than the other one, to look for it; or a tick, if that is longer. (If it is
+/// much longer, the threads' own grace is over before that.) Longer than `MISSING`, so that it need not look twice.
 const WATCH: Duration = Duration::from_millis(2);
-const QUICK_RUNS: u32 = 128;
-const WATCH_DOUBLINGS: u32 = 2;
+/// The worker whose thread says when there are to be lookouts.
+const FIRST: usize = 0;
 /// The lookout resigns if it gets up so late: it has to share its core, or was stopped. And if callbacks take so long.
 const LATE: Duration = Duration::from_millis(2);
 /// It also resigns if it has more than so many hints to look at, on average, each time that it gets up: with that many,
@@ -51,20 +49,22 @@ const MOST_PER_SHARD: usize = 256;
 const MOST: usize = 1536;
 /// What a shard counts for that it gives back: a lookout that gives half of them back each time resigns.
 const GIVEN_BACK: usize = 512;
-/// There is a lookout again when the guard has had so many calm turns in a row, each with little enough to do, and soon
-/// after the one before. The number doubles, up to the greatest, if the lookout resigns before it has had `PROVEN`
-/// turns; or `PROVEN_QUICK`, if that is because of slow callbacks, since those hold up others.
+/// There are lookouts again when the first worker's thread has had so many calm turns in a row, each with little enough
+/// to do, and soon after the one before. The number doubles, up to the greatest, if a lookout resigns before it has had
+/// `PROVEN` turns; or `PROVEN_QUICK`, if that is because of slow callbacks, since those hold up others.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
-const PROVEN: u32 = 256;
-const PROVEN_QUICK: u32 = 4096;
+const PROVEN: u32 = 128;
+const PROVEN_QUICK: u32 = 2048;
 /// The weight of what there was before, in means over the lookout's turns; that of the latest turn is 1.
 const PAST: u32 = 7;
-/// It also resigns if its turns are further apart than this, on average (or two ticks, if that is longer): then it
-/// costs the others, which look whether it still comes, about as many wake-ups as it saves. And it ends its duty after
+/// It also resigns if there is something to do less often than this, on average (or two ticks, if that is longer): then
+/// the two, which look for each other, cost about as many wake-ups as they save. And it ends its duty after
 /// so many turns in a row without anything to do.
 const SPARSE: Duration = Duration::from_millis(2);
 const IDLE_MAX: u32 = 16;
+/// And it resigns if the other one has been off duty for so long (or two ticks, if that is longer): nobody watches it.
+const ALONE_MAX: Duration = Duration::from_millis(4);
 /// After a third of a tick, within these bounds, the lookout leaves the shards that are still due to their own threads.
 const ROUND_MIN: Duration = Duration::from_micros(100);
 const ROUND_MAX: Duration = Duration::from_micros(300);
@@ -88,15 +88,13 @@ pub(crate) struct Crew<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// By shard.
     workers: Box<[Berth<K, V>]>,
     /// `None` if there is but one shard; or if workers run user code, behind which other shards would wait.
-    lookout: Option<Lookout>,
-    /// The callbacks that the lookout's thread runs, and what it sleeps on.
+    lookouts: Option<Lookouts>,
+    /// The callbacks that the lookouts' threads run, and what these sleep on.
     lane: Arc<Lane>,
-    /// There is a lookout, or it is to get up.
+    /// There are lookouts, or they are to get up.
     is_wanted: AtomicBool,
-    /// How many calm turns it takes until there is one.
+    /// How many calm turns it takes until there are some.
     calm: AtomicU32,
-    /// How often in a row the lookout has run callbacks that were quick.
-    quick_runs: AtomicU32,
 }
 
 /// What becomes of a worker that has acted.
@@ -112,18 +110,22 @@ enum Then {
     Pauses,
 }
 
-/// What the lookout's thread keeps.
+/// What a lookout's thread keeps.
 struct Duty {
+    /// Which lookout it is.
+    number: usize,
     is_on: bool,
     /// For how many turns it has been on.
     turns: u32,
     /// Turns in a row without anything to do, then or soon.
     idle: u32,
+    /// Since when the other one is off duty.
+    alone_since: Option<Nanos>,
     /// Hints looked at in this turn.
     looks: usize,
     /// The mean number of these, times `PAST + 1`.
     load: usize,
-    /// The mean time that it meant to sleep after a turn, times `PAST + 1`.
+    /// The mean time from a turn until there was something to do, times `PAST + 1`.
     gap: Duration,
 }
 
@@ -136,27 +138,29 @@ struct Round {
 }
 
 impl Duty {
-    fn new(is_on: bool) -> Self {
-        Self { is_on, turns: 0, idle: 0, looks: 0, load: 0, gap: Duration::ZERO }
+    fn new(number: usize, is_on: bool) -> Self {
+        Self { number, is_on, turns: 0, idle: 0, alone_since: None, looks: 0, load: 0, gap: Duration::ZERO }
     }
 }
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// One worker per shard, in order. `may_share`: workers run no user code.
     pub(crate) fn new(core: Arc<Core<K, V>>, workers: Vec<Worker<K, V>>, may_share: bool, lane: Arc<Lane>) -> Self {
-        let lookout = (may_share && workers.len() > 1).then(|| Lookout::new(workers.len()));
+        let tick = core.clock.tick_length();
+        let [soon, watch, tick] = [soon(tick), watch(tick), tick].map(saturating_nanos);
+        let lookouts = (may_share && workers.len() > 1).then(|| Lookouts::new(workers.len(), tick, soon, watch));
         let workers = workers.into_iter().map(Some).map(Mutex::new).collect();
-        let (is_wanted, calm, quick_runs) = (AtomicBool::new(false), AtomicU32::new(CALM), AtomicU32::new(0));
-        Self { core, workers, lookout, lane, is_wanted, calm, quick_runs }
+        let (is_wanted, calm) = (AtomicBool::new(false), AtomicU32::new(CALM));
+        Self { core, workers, lookouts, lane, is_wanted, calm }
     }
 
     pub(crate) fn report(&self, number: usize) -> &ShardReport {
         &self.core.reports[number]
     }
 
-    /// Whether a thread has to [`look_out`](Self::look_out).
-    pub(crate) fn has_lookout(&self) -> bool {
-        self.lookout.is_some()
+    /// How many threads have to [`look_out`](Self::look_out).
+    pub(crate) fn lookout_count(&self) -> usize {
+        if self.lookouts.is_some() { LOOKOUTS } else { 0 }
     }
 
     /// The life of a worker's thread.
@@ -169,8 +173,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             let ticket = core.shards[number].alarm.ticket();
             if core.is_closed() {
                 *lock(&self.workers[number]) = None;
-                // The lookout ends, too.
-                return self.lane.announce();
+                // The lookouts end, too.
+                return self.call_lookouts();
             }
             let until = self.turn(number, &mut calm, slept_with == Some(ticket));
             slept_with = until.map(|_| ticket);
@@ -181,20 +185,24 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         }
     }
 
-    /// The life of the lookout's thread.
-    pub(crate) fn look_out(&self) {
-        let Some(lookout) = &self.lookout else { return };
+    fn call_lookouts(&self) {
+        (0..LOOKOUTS).for_each(|number| self.lane.call(number));
+    }
+
+    /// The life of a lookout's thread.
+    pub(crate) fn look_out(&self, number: usize) {
+        let Some(lookouts) = &self.lookouts else { return };
         let core = &*self.core;
-        let (mut duty, mut slept_until) = (Duty::new(false), None);
+        let (mut duty, mut slept_until) = (Duty::new(number, false), None);
         loop {
-            let ticket = self.lane.ticket();
+            let ticket = self.lane.ticket(number);
             if core.is_closed() {
                 // What workers leave there later, they take back.
                 return self.lane.run(|| true);
             }
-            slept_until = self.turn_of_lookout(lookout, &mut duty, slept_until);
+            slept_until = self.turn_of_lookout(lookouts, &mut duty, slept_until);
             if let Some(until) = slept_until {
-                self.lane.wait(ticket, (until != NEVER).then(|| until.since(core.clock.now())));
+                self.lane.wait(number, ticket, (until != NEVER).then(|| until.since(core.clock.now())));
                 if duty.is_on {
                     self.count_wake_up(0);
                 }
@@ -210,41 +218,37 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// What a worker's thread does that is up; `in_vain`: it has slept, and nobody has called it. Returns until when it
     /// may sleep, if it may.
     fn turn(&self, number: usize, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
-        match &self.lookout {
+        match &self.lookouts {
             None => {
                 let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
                 self.go_on(number, then)
             }
-            Some(lookout) if number == GUARD => self.turn_of_guard(lookout, calm, in_vain),
-            Some(lookout) => self.turn_beside(lookout, number, in_vain).0,
+            Some(lookouts) => {
+                let (until, looks) = self.turn_beside(lookouts, number, in_vain);
+                if number == FIRST {
+                    self.count_calm(calm, looks, until);
+                }
+                until
+            }
         }
-    }
-
-    /// The turn of the thread that looks after the lookout as well.
-    fn turn_of_guard(&self, lookout: &Lookout, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
-        let up_at = self.core.clock.now();
-        lookout.guard_gets_up_by(0);
-        let (until, looks) = self.turn_beside(lookout, GUARD, in_vain);
-        self.count_calm(calm, looks, until);
-        until.map(|until| self.guard(lookout, up_at, until))
     }
 
     /// The turn of a thread that may rely on the lookout. Returns until when it may sleep, if it may, and how many
     /// hints it has looked at.
-    fn turn_beside(&self, lookout: &Lookout, number: usize, in_vain: bool) -> (Option<Nanos>, usize) {
-        if in_vain && let Some(until) = self.still_relies(lookout, number) {
+    fn turn_beside(&self, lookouts: &Lookouts, number: usize, in_vain: bool) -> (Option<Nanos>, usize) {
+        if in_vain && let Some(until) = self.still_relies(lookouts, number) {
             return (Some(until), 0);
         }
-        lookout.get_up(number);
-        self.look_for(lookout, number);
+        lookouts.get_up(number);
+        self.look_for(lookouts, number);
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
-        lookout.get_up(number);
+        lookouts.get_up(number);
         let (mut then, looks) = self.act_counted(own(&mut worker), false);
         if let Then::Rests(due) = &mut then {
             // While the worker is locked: otherwise the lookout might act as the worker first and find an earlier
             // deadline, and then we would say that the worker is due at a later one.
-            *due = self.rely(lookout, number, *due);
+            *due = self.rely(lookouts, number, *due);
         }
         drop(worker);
         (self.go_on(number, then), looks)
@@ -315,9 +319,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// For a thread whose worker rests until `due`: until when the thread may sleep.
-    fn rely(&self, lookout: &Lookout, number: usize, due: Nanos) -> Nanos {
+    fn rely(&self, lookouts: &Lookouts, number: usize, due: Nanos) -> Nanos {
         let is_near = due <= self.core.clock.now().plus(NEAR);
-        let relies = is_near && lookout.rely(number, due.0, || self.core.clock.now().minus(MISSING).0);
+        let relies = is_near && lookouts.rely(number, due.0, || self.core.clock.now().minus(MISSING).0);
         if relies { due.plus(grace(number)) } else { due }
     }
 
@@ -326,45 +330,30 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     ///
     /// It is called, and then takes its worker back, for whatever the lookout will not see to. So what is read here
     /// need not be up to date.
-    fn still_relies(&self, lookout: &Lookout, number: usize) -> Option<Nanos> {
+    fn still_relies(&self, lookouts: &Lookouts, number: usize) -> Option<Nanos> {
         let now = self.core.clock.now();
         let is_near = |due: &Nanos| *due > now && *due <= now.plus(NEAR);
-        let due = lookout.due(number).map(Nanos).filter(is_near)?;
-        lookout.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
+        let due = lookouts.due(number).map(Nanos).filter(is_near)?;
+        lookouts.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
-    fn look_for(&self, lookout: &Lookout, number: usize) {
-        let wake = |number: usize| self.core.shards[number].alarm.interrupt();
-        let dismisses = lookout.dismiss(|| self.core.clock.now().minus(MISSING).0, wake);
+    fn look_for(&self, lookouts: &Lookouts, number: usize) {
+        let dismisses = self.dismiss_missing(lookouts);
         // Another thread may have dismissed it, or it may have resigned, and been stopped before all were woken.
-        if number == GUARD && !dismisses && !lookout.is_there(0) {
-            lookout.each_relying(wake);
+        if number == FIRST && !dismisses && !lookouts.is_there(0) {
+            lookouts.each_relying(|number| self.core.shards[number].alarm.interrupt());
         }
     }
 
-    /// For the guard, which got up at `up_at`, has looked for the lookout after that, and may sleep until then: until
-    /// when it sleeps.
-    fn guard(&self, lookout: &Lookout, up_at: Nanos, until: Nanos) -> Nanos {
-        let watch = self.watch();
-        // So it has looked once after the lookout could be missing, however long its turn was.
-        if lookout.guard_lies_down(until.0, up_at.minus(2 * watch).0) {
-            return until;
-        }
-        let until = until.min(self.core.clock.now().plus(watch));
-        lookout.guard_gets_up_by(until.0);
-        until
+    /// Wakes the threads that rely on a lookout that should have got up, if there is such a one. True if there is.
+    fn dismiss_missing(&self, lookouts: &Lookouts) -> bool {
+        let wake = |number: usize| self.core.shards[number].alarm.interrupt();
+        lookouts.dismiss(|| self.core.clock.now().minus(MISSING).0, wake)
     }
 
-    /// How long the guard sleeps at most if the lookout has run callbacks lately.
-    fn watch(&self) -> Duration {
-        // Relaxed: a number.
-        let doublings = WATCH_DOUBLINGS.min(self.quick_runs.load(Relaxed) / QUICK_RUNS);
-        self.at_least_two_ticks(WATCH * (1 << doublings))
-    }
-
-    /// For the guard, which has looked at so many hints and may sleep until then, if it may: while there is no lookout,
-    /// counts its calm turns. After enough of them, there is to be one.
+    /// For the first worker's thread, which has looked at so many hints and may sleep until then, if it may: while
+    /// there is no lookout, counts its calm turns. After enough of them, there are to be some.
     fn count_calm(&self, calm: &mut u32, looks: usize, until: Option<Nanos>) {
         let shard_count = self.workers.len();
         // If each shard has something to do so often.
@@ -380,51 +369,68 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         if *calm >= self.calm.load(Relaxed) {
             *calm = 0;
             self.is_wanted.store(true, Relaxed);
-            self.lane.announce();
+            self.call_lookouts();
         }
     }
 
     /// What the lookout's thread does that is up; from a sleep until then, if it has slept. Returns until when it may
     /// sleep, if it may.
-    fn turn_of_lookout(&self, lookout: &Lookout, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
-        // Relaxed: published by the announcement.
-        if !duty.is_on && self.is_wanted.load(Relaxed) {
-            *duty = Duty::new(true);
+    fn turn_of_lookout(&self, lookouts: &Lookouts, duty: &mut Duty, slept_until: Option<Nanos>) -> Option<Nanos> {
+        // Relaxed: published by the announcement. A lookout that learns late that the other one has resigned goes on
+        // meanwhile.
+        let is_wanted = self.is_wanted.load(Relaxed);
+        let slept_until = slept_until.filter(|_| duty.is_on);
+        if is_wanted && !duty.is_on {
+            *duty = Duty::new(duty.number, true);
+        } else if duty.is_on && !is_wanted {
+            self.leave(lookouts, duty);
         }
         if !duty.is_on {
-            // What workers have left there by themselves.
-            self.lane.run(|| true);
-            return Some(NEVER);
+            return Some(self.off_duty(lookouts, duty.number));
         }
         duty.turns = duty.turns.saturating_add(1);
-        self.resign_if(lookout, duty, slept_until.is_some_and(|until| self.is_late(until)));
+        self.resign_if(lookouts, duty, slept_until.is_some_and(|until| self.is_late(until)));
         // Otherwise, who relied on it has been told.
         if duty.is_on {
-            self.see_to_all(lookout, duty);
+            self.see_to_all(lookouts, duty);
         }
-        let next = Nanos(lookout.next());
+        let next = Nanos(lookouts.next());
         // It is late, too, if it was stopped since it got up.
-        self.resign_if(lookout, duty, self.is_late(next));
-        let until = self.rests_until(lookout, duty, next);
+        self.resign_if(lookouts, duty, self.is_late(next));
+        let until = self.rests_until(lookouts, duty, next);
         if !duty.is_on {
-            // It goes on with what is left in the lane.
-            return (!self.lane.has_any()).then_some(NEVER);
+            return None;
         }
         let now = self.core.clock.now();
-        lookout.lie_down(until.0).then(|| if until > now { until } else { now.plus(NAP) })
+        let until = lookouts.lie_down(duty.number, until.0, now.0)?;
+        // What a worker has left in the lane meanwhile, the other one may have passed by, if that is up.
+        let is_done = until > now.0 && !self.lane.is_waited_for();
+        Some(if is_done { Nanos(until) } else { now.plus(NAP) })
+    }
+
+    /// For a lookout that is off duty: until when it may sleep.
+    fn off_duty(&self, lookouts: &Lookouts, number: usize) -> Nanos {
+        // The other one goes on until it learns of it. It may run callbacks, and rely on this one.
+        if let Some(until) = lookouts.watches_until(number) {
+            self.dismiss_missing(lookouts);
+            return Nanos(until).max(self.core.clock.now().plus(NAP));
+        }
+        // What workers have left there by themselves.
+        self.lane.run(|| true);
+        NEVER
     }
 
     /// Until when the lookout rests if the next shard has to be seen to then. Ends its duty if it has too little to do.
-    fn rests_until(&self, lookout: &Lookout, duty: &mut Duty, next: Nanos) -> Nanos {
+    fn rests_until(&self, lookouts: &Lookouts, duty: &mut Duty, next: Nanos) -> Nanos {
         let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
         let is_near = next <= now.plus(NEAR.max(2 * tick));
         duty.idle = if is_near { 0 } else { duty.idle + 1 };
         // If nobody relies on it yet, somebody may do so soon.
         let until = if is_near { next } else { now.plus(tick) };
         duty.gap = duty.gap * PAST / (PAST + 1) + until.since(now);
-        self.resign_if(lookout, duty, duty.gap > self.at_least_two_ticks(SPARSE) * (PAST + 1));
+        self.resign_if(lookouts, duty, duty.gap > self.at_least_two_ticks(SPARSE) * (PAST + 1));
         if duty.is_on && duty.idle > IDLE_MAX {
-            self.end_duty(lookout, duty, CALM);
+            self.end_duty(lookouts, duty, CALM);
         }
         until
     }
@@ -442,71 +448,94 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         MOST.max(MOST_PER_SHARD * self.workers.len())
     }
 
-    fn resign_if(&self, lookout: &Lookout, duty: &mut Duty, has_reason: bool) {
+    fn resign_if(&self, lookouts: &Lookouts, duty: &mut Duty, has_reason: bool) {
         if duty.is_on && has_reason {
-            self.resign(lookout, duty, PROVEN);
+            self.resign(lookouts, duty, PROVEN);
         }
     }
 
-    fn resign(&self, lookout: &Lookout, duty: &mut Duty, proven: u32) {
+    fn resign(&self, lookouts: &Lookouts, duty: &mut Duty, proven: u32) {
         // Relaxed: a number.
         let doubled = CALM_MAX.min(2 * self.calm.load(Relaxed));
-        self.end_duty(lookout, duty, if duty.turns < proven { doubled } else { CALM });
+        self.end_duty(lookouts, duty, if duty.turns < proven { doubled } else { CALM });
     }
 
     /// `calm`: how many calm turns it takes until there is a lookout again.
-    fn end_duty(&self, lookout: &Lookout, duty: &mut Duty, calm: u32) {
-        // Relaxed: numbers.
-        self.calm.store(calm, Relaxed);
-        self.is_wanted.store(false, Relaxed);
+    fn end_duty(&self, lookouts: &Lookouts, duty: &mut Duty, calm: u32) {
+        // Relaxed: numbers. What makes both resign counts once.
+        if self.is_wanted.swap(false, Relaxed) {
+            self.calm.store(calm, Relaxed);
+        }
+        self.leave(lookouts, duty);
+        // It has to resign as well, before either may serve workers that leave something in the lane by themselves.
+        self.lane.call(other(duty.number));
+    }
+
+    fn leave(&self, lookouts: &Lookouts, duty: &mut Duty) {
         duty.is_on = false;
-        lookout.resign(|number| self.core.shards[number].alarm.interrupt());
+        lookouts.resign(duty.number, |number| self.core.shards[number].alarm.interrupt());
     }
 
     /// Sees to the shards that are due and whose threads rely on the lookout, and runs callbacks. Resigns if there is
-    /// too much to do.
-    fn see_to_all(&self, lookout: &Lookout, duty: &mut Duty) {
+    /// too much to do, or if the other one does not come.
+    fn see_to_all(&self, lookouts: &Lookouts, duty: &mut Duty) {
         let round = self.round();
-        for number in lookout.due_by(round.due_by.0) {
-            if !self.see_to(lookout, number, &round, duty) {
+        let gathers = self.is_watched(lookouts, duty.number);
+        if self.dismiss_missing(lookouts) {
+            // Most likely a slow callback keeps it.
+            return self.resign(lookouts, duty, PROVEN_QUICK);
+        }
+        if self.is_alone_for_long(lookouts, duty) {
+            return self.resign(lookouts, duty, PROVEN);
+        }
+        for number in lookouts.due_by(round.due_by.0) {
+            if !self.see_to(lookouts, number, &round, duty, gathers) {
                 self.core.shards[number].alarm.interrupt();
                 duty.looks += GIVEN_BACK;
             }
         }
-        if self.run_callbacks(lookout) && duty.is_on {
-            self.resign(lookout, duty, PROVEN_QUICK);
+        if gathers && self.run_callbacks() {
+            self.resign(lookouts, duty, PROVEN_QUICK);
         }
         duty.load = duty.load * PAST as usize / (PAST as usize + 1) + duty.looks;
         duty.looks = 0;
-        self.resign_if(lookout, duty, duty.load > self.most() * (PAST as usize + 1));
+        self.resign_if(lookouts, duty, duty.load > self.most() * (PAST as usize + 1));
+    }
+
+    fn is_alone_for_long(&self, lookouts: &Lookouts, duty: &mut Duty) -> bool {
+        let now = self.core.clock.now();
+        let is_alone = lookouts.watches_until(duty.number).is_none();
+        duty.alone_since = is_alone.then(|| duty.alone_since.unwrap_or(now));
+        duty.alone_since.is_some_and(|since| now.since(since) > self.at_least_two_ticks(ALONE_MAX))
+    }
+
+    /// For a lookout that is up: true if the other one gets up soon enough to look for this one, which then may run
+    /// callbacks.
+    fn is_watched(&self, lookouts: &Lookouts, number: usize) -> bool {
+        let watched = lookouts.stay_up(number, || self.core.clock.now().0);
+        if watched == Watched::IfCalled {
+            self.lane.call(other(number));
+        }
+        watched != Watched::No
     }
 
     fn round(&self) -> Round {
         let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
-        Round { due_by: now.plus(SOON.min(tick / 8)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
+        Round { due_by: now.plus(soon(tick)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
     }
 
-    /// On duty: runs the callbacks in the lane, while somebody looks whether one of them is slow. True if they took
-    /// long; then some may be left.
-    fn run_callbacks(&self, lookout: &Lookout) -> bool {
+    /// On duty: runs the callbacks in the lane. True if they took long; then some may be left.
+    fn run_callbacks(&self) -> bool {
         if !self.lane.has_any() {
             return false;
         }
         let begun = self.core.clock.now();
-        lookout.stay_up(begun.0);
-        if !lookout.is_guarded(begun.0, begun.plus(self.watch()).0) {
-            self.core.shards[GUARD].alarm.interrupt();
-        }
         self.lane.run(|| !self.is_late(begun));
-        let is_slow = self.is_late(begun);
-        // Relaxed: a number, which only this thread changes.
-        let before = self.quick_runs.load(Relaxed);
-        self.quick_runs.store(if is_slow { 0 } else { before.saturating_add(1) }, Relaxed);
-        is_slow
+        self.is_late(begun)
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
-    fn see_to(&self, lookout: &Lookout, number: usize, round: &Round, duty: &mut Duty) -> bool {
+    fn see_to(&self, lookouts: &Lookouts, number: usize, round: &Round, duty: &mut Duty, gathers: bool) -> bool {
         let mut worker = match self.workers[number].try_lock() {
             Ok(worker) => worker,
             Err(TryLockError::Poisoned(worker)) => worker.into_inner(),
@@ -514,26 +543,37 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             Err(TryLockError::WouldBlock) => return true,
         };
         // Its thread may have been up meanwhile; or has ended.
-        let Some(worker) = worker.as_mut().filter(|_| lookout.is_due(number, round.due_by.0)) else { return true };
+        let Some(worker) = worker.as_mut().filter(|_| lookouts.is_due(number, round.due_by.0)) else { return true };
         for _ in 0..TRIES {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            let (then, looks) = self.act_counted(worker, true);
+            let (then, looks) = self.act_counted(worker, gathers);
             duty.looks += looks;
             duty.idle = 0;
             match then {
                 Then::Rests(due) => {
-                    lookout.saw_to(number, due.0);
+                    lookouts.saw_to(number, due.0);
                     return true;
                 }
                 Then::GoesOn => {}
                 Then::Yields | Then::Pauses => break,
             }
         }
-        lookout.get_up(number);
+        lookouts.get_up(number);
         false
     }
+}
+
+/// What is due so soon is seen to at once.
+fn soon(tick: Duration) -> Duration {
+    SOON.min(tick / 8)
+}
+
+/// How much later than the other lookout one gets up at most: some ticks, since there is something to do at each as a
+/// rule.
+fn watch(tick: Duration) -> Duration {
+    WATCH.as_nanos().div_ceil(tick.as_nanos()) as u32 * tick
 }
 
 /// How much longer than necessary the thread of a shard sleeps if it relies on the lookout.

@@ -1,19 +1,20 @@
-//! What one thread has to run for several shards: their quick callbacks.
+//! What one thread at a time runs for several shards: their quick callbacks.
 //!
 //! Each shard has a thread for its callbacks (`callback_thread.rs`). Waking it costs as much as many quick callbacks,
 //! and takes as long; where several shards have a few timers per tick, it is most of what those cost. So batches that
-//! the lookout gathers (`crew.rs`) are left here, each shard's in a slot, for the lookout's own thread, as long as that
-//! should be done soon with what it has ([`LOAD_MAX`]). The estimate is what callbacks have taken lately. Of batches
+//! a lookout gathers (`crew.rs`) are left here, each shard's in a slot, for that lookout's own thread, as long as it
+//! should be done soon with what there is ([`LOAD_MAX`]). The estimate is what callbacks have taken lately. Of batches
 //! from several workers' threads that come at about the same time ([`COMPANY`]), the first few go to their shards' own
-//! threads ([`CROWD`]), the rest is left here.
+//! threads ([`CROWD`]), the rest is left here for the first lookout's.
 //!
 //! The estimate may be wrong: the thread may be stuck in a slow callback. Then no shard leaves anything more here, and
 //! a shard that has left something takes it back after a while. So a shard's callbacks depend on another shard's only
-//! for that while. A worker and the lane's thread meet in one exchange on a slot: neither waits for the other, even if
+//! for that while. A worker and a lookout's thread meet in one exchange on a slot: neither waits for the other, even if
 //! one of them is stopped.
 
 use crate::callback_thread::Run;
 use crate::clock::saturating_nanos;
+use crate::lookout::LOOKOUTS;
 use crate::sync::EventCount;
 use crate::sync::slot::Slot;
 use crate::unwind::caught;
@@ -55,8 +56,8 @@ pub(crate) struct Lane {
     last_given: AtomicU64,
     /// How many there were in a row, each within [`COMPANY`] of the one before.
     crowd: AtomicU64,
-    /// What the thread sleeps on.
-    event: EventCount,
+    /// What the threads sleep on.
+    events: [EventCount; LOOKOUTS],
 }
 
 impl Lane {
@@ -69,7 +70,7 @@ impl Lane {
             pace: AtomicU64::new(0),
             last_given: AtomicU64::new(0),
             crowd: AtomicU64::new(0),
-            event: EventCount::default(),
+            events: Default::default(),
         }
     }
 
@@ -93,9 +94,14 @@ impl Lane {
         self.returned(self.slots[shard_number].put(Box::new(Errand { run, share })))
     }
 
-    /// Wakes the thread for what the caller has left here, or for anything else.
+    /// Wakes the first thread for what the caller has left here.
     pub(crate) fn announce(&self) {
-        self.event.notify();
+        self.call(0);
+    }
+
+    /// Wakes a thread.
+    pub(crate) fn call(&self, thread: usize) {
+        self.events[thread].notify();
     }
 
     /// Returns what this shard has left here, if it has not begun.
@@ -103,23 +109,27 @@ impl Lane {
         self.returned(self.slots[shard_number].take())
     }
 
+    /// True if something is left here that has not begun.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.slots.iter().any(Slot::is_occupied)
+    }
+
     /// True if something is left here, or runs.
     pub(crate) fn has_any(&self) -> bool {
         self.load.load(Relaxed) > 0
     }
 
-    /// For the thread: taken before it looks for something to do.
-    pub(crate) fn ticket(&self) -> u32 {
-        self.event.ticket()
+    /// For a thread: taken before it looks for something to do.
+    pub(crate) fn ticket(&self, thread: usize) -> u32 {
+        self.events[thread].ticket()
     }
 
-    /// For the thread: sleeps until there is an announcement later than `ticket`, or for `timeout`.
-    pub(crate) fn wait(&self, ticket: u32, timeout: Option<Duration>) {
-        self.event.wait(ticket, timeout);
+    /// For a thread: sleeps until it is woken later than `ticket`, or for `timeout`.
+    pub(crate) fn wait(&self, thread: usize, ticket: u32, timeout: Option<Duration>) {
+        self.events[thread].wait(ticket, timeout);
     }
 
-    /// For the thread: runs what is left here, by shard, while `goes_on`. What is left meanwhile is announced after
-    /// that.
+    /// For a thread: runs what is left here, by shard, while `goes_on`. What is left meanwhile is announced after that.
     pub(crate) fn run(&self, goes_on: impl Fn() -> bool) {
         for slot in self.slots.iter().take_while(|_| goes_on()) {
             slot.take().into_iter().for_each(|errand| self.run_one(*errand));
@@ -217,12 +227,12 @@ mod tests {
         let (lane, has_ended) = (Lane::new(shard_count), AtomicBool::new(false));
         let serve = || {
             loop {
-                let ticket = lane.ticket();
+                let ticket = lane.ticket(0);
                 lane.run(|| true);
                 if has_ended.load(Relaxed) {
                     return;
                 }
-                lane.wait(ticket, None);
+                lane.wait(0, ticket, None);
             }
         };
         thread::scope(|scope| {

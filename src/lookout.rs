@@ -1,14 +1,14 @@
-//! One thread that gets up for several: how the others know that it will. `loom-tests/flags.rs` checks this file.
+//! Threads that get up for all shards: how the others know that one of them will. `loom-tests/flags.rs` checks this.
 //!
-//! A worker's thread that goes to sleep may rely on the lookout, and so sleep past the time when its shard has to be
-//! seen to. The two must not miss each other:
+//! A worker's thread that goes to sleep may rely on the lookouts, and so sleep past the time when its shard has to be
+//! seen to. They must not miss each other:
 //!
-//! | a worker's thread                                | the lookout                                       |
+//! | a worker's thread                                | a lookout                                         |
 //! |--------------------------------------------------|---------------------------------------------------|
 //! | 1. publishes when its shard has to be seen to    | 1. publishes until when it sleeps                 |
 //! | 2. fence                                         | 2. fence                                          |
-//! | 3. reads until when the lookout sleeps: relies   | 3. looks at all shards: does one have to be seen  |
-//! |    on it if that is not too late                 |    to before that? Does not sleep                 |
+//! | 3. reads until when each lookout sleeps: relies  | 3. looks at all shards, and when the other one is |
+//! |    on them if one of them is up in time          |    up: is neither of them in time? Does not sleep |
 //!
 //! What the thread publishes in 1 is written only by who has that shard's worker locked, so what was found out last
 //! stands. (When it gets up, the thread takes it back before it locks the worker, and once more then.)
@@ -17,61 +17,84 @@
 //! - the thread's: the lookout sees the shard in 3.
 //! - the lookout's: the thread reads in 3 what the lookout has published, or something newer.
 //!
-//! A thread that misses the lookout takes the same steps in its place: it publishes that there is none, fences, and
-//! wakes all that rely on it.
+//! So it is with two lookouts, too: the one whose fence comes second sees what the other has published, and does not
+//! leave to it what that has left to this one. A lookout that is up counts as in time for all: before it sleeps, it
+//! takes these steps.
 //!
-//! The lookout runs callbacks, and one of them may be slow. So another thread, the guard, gets up now and then while it
-//! does, and looks whether it still comes. The two meet in the same way:
+//! A thread that misses a lookout takes the same steps in its place: it publishes that there is none, fences, and wakes
+//! all that rely on it.
 //!
-//! | the guard                                        | the lookout                                       |
-//! |--------------------------------------------------|---------------------------------------------------|
-//! | 1. publishes until when it sleeps                | 1. publishes when it begins to run callbacks      |
-//! | 2. fence                                         | 2. fence                                          |
-//! | 3. has the lookout run any lately? Sleeps less   | 3. does the guard sleep too long? Wakes it        |
+//! A lookout runs callbacks, and one of them may be slow. So the other one watches it: it sleeps for no longer than
+//! `watch` after the first should be up, or since when that is. And a lookout runs callbacks only if the other one has
+//! published a time that is still to come (while both are up, neither may notice that the other does not come); and if
+//! that is too late, calls it before. Of the two fences, in `stay_up` and in `lie_down`, the second again sees what
+//! came before the first. One that resigns watches the other until that has resigned as well.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use Ordering::{Relaxed, SeqCst};
 use crossbeam_utils::CachePadded;
+use std::array::from_fn;
 
 const NEVER: u64 = u64::MAX;
 
-/// Times are in nanoseconds. Relaxed: the fences decide what is seen, and nothing else is read through it.
-#[derive(Debug)]
-pub(crate) struct Lookout {
-    /// Until when it last meant to sleep; `NEVER` while there is none.
-    asleep_until: AtomicU64,
-    /// By shard: when it has to be seen to by the lookout; `NEVER` while its thread is awake, or sees to it itself.
-    due: Box<[CachePadded<AtomicU64>]>,
-    /// When it last began to run callbacks.
-    ran_at: AtomicU64,
-    /// Until when the guard last meant to sleep.
-    guard_asleep_until: AtomicU64,
+/// How many there are. They take turns: a thread that has got up need not get up for the next tick as well, and so can
+/// look for the other one when it gets up anyway.
+pub(crate) const LOOKOUTS: usize = 2;
+
+/// Whether a lookout that does not come back is noticed by the other one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Watched {
+    /// The other one is off duty; or it may be up as well, or about to get up.
+    No,
+    /// It means to sleep for too long.
+    IfCalled,
+    Yes,
 }
 
-impl Lookout {
-    pub(crate) fn new(shard_count: usize) -> Self {
-        let due = (0..shard_count).map(|_| CachePadded::new(AtomicU64::new(NEVER))).collect();
-        Self {
-            asleep_until: AtomicU64::new(NEVER),
-            due,
-            ran_at: AtomicU64::new(0),
-            guard_asleep_until: AtomicU64::new(NEVER),
-        }
+/// Times are in nanoseconds. Relaxed: the fences decide what is seen, and nothing else is read through it.
+#[derive(Debug)]
+pub(crate) struct Lookouts {
+    /// By lookout: until when it last meant to sleep (and perhaps was not allowed to), or since when it is up; `NEVER`
+    /// while it is off duty.
+    up_by: [CachePadded<AtomicU64>; LOOKOUTS],
+    /// By shard: when it has to be seen to by a lookout; `NEVER` while its thread is awake, or sees to it itself.
+    due: Box<[CachePadded<AtomicU64>]>,
+    /// What is due so soon after a lookout is up is seen to then.
+    soon: u64,
+    /// A lookout sleeps at most so much longer than the other one: some ticks.
+    watch: u64,
+    tick: u64,
+}
+
+impl Lookouts {
+    pub(crate) fn new(shard_count: usize, tick: u64, soon: u64, watch: u64) -> Self {
+        let never = || CachePadded::new(AtomicU64::new(NEVER));
+        Self { up_by: from_fn(|_| never()), due: (0..shard_count).map(|_| never()).collect(), soon, watch, tick }
     }
 
-    /// For a thread that goes to sleep: true if the lookout sees to its shard when that is `due`. False if it should
-    /// have got up before `not_before`, and has not said so since: it may be stopped. (Asked last: this thread may be
-    /// stopped in here, and `not_before` is a matter of the time.)
+    /// For a thread that goes to sleep: true if a lookout sees to its shard when that is `due`. One that should have
+    /// got up before `not_before`, and has not said so since, does not count: it may be stopped. (Asked last: this
+    /// thread may be stopped in here, and `not_before` is a matter of the time.)
     pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: impl FnOnce() -> u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
         // SeqCst: step 2 of the thread. Pairs with those in `lie_down` and `dismiss`.
         fence(SeqCst);
-        let asleep_until = self.asleep_until.load(Relaxed);
-        let relies = asleep_until <= due && not_before() <= asleep_until;
+        let up_by = self.all_up_by();
+        let not_before = not_before();
+        let relies = up_by.into_iter().any(|time| not_before <= time && time <= due);
         if !relies {
             self.get_up(shard_number);
         }
         relies
+    }
+
+    fn all_up_by(&self) -> [u64; LOOKOUTS] {
+        from_fn(|number| self.up_by[number].load(Relaxed))
+    }
+
+    /// When the other lookout should be up, or since when it is; `NEVER` if it is off duty.
+    fn other_up_by(&self, number: usize) -> u64 {
+        self.up_by[other(number)].load(Relaxed)
     }
 
     /// For a thread that sees to its shard itself.
@@ -79,12 +102,12 @@ impl Lookout {
         self.due[shard_number].store(NEVER, Relaxed);
     }
 
-    /// For the lookout, which has seen to the shard of a thread that relies on it.
+    /// For a lookout, which has seen to the shard of a thread that relies on it.
     pub(crate) fn saw_to(&self, shard_number: usize, due: u64) {
         self.due[shard_number].store(due, Relaxed);
     }
 
-    /// When a shard has to be seen to by the lookout; `None` if its thread does not rely on that.
+    /// When a shard has to be seen to by a lookout; `None` if its thread does not rely on that.
     pub(crate) fn due(&self, shard_number: usize) -> Option<u64> {
         Some(self.due[shard_number].load(Relaxed)).filter(|&due| due != NEVER)
     }
@@ -103,62 +126,74 @@ impl Lookout {
         self.due.iter().fold(NEVER, |next, due| next.min(due.load(Relaxed)))
     }
 
-    /// For the lookout: true if it may sleep until then.
-    pub(crate) fn lie_down(&self, until: u64) -> bool {
-        self.asleep_until.store(until, Relaxed);
-        // SeqCst: step 2 of the lookout. Pairs with the fence in `rely`.
+    /// For a lookout that has nothing to do before `next`: until when it may sleep, if it may. If the other one gets up
+    /// just then, or is up, this one leaves it to that, and sleeps for longer.
+    pub(crate) fn lie_down(&self, number: usize, next: u64, now: u64) -> Option<u64> {
+        let (due, other) = (next.max(now), self.other_up_by(number));
+        let latest = self.at_a_tick(other.saturating_add(self.watch), now);
+        let leaves_it = other <= due && due <= other.saturating_add(self.soon);
+        let until = if leaves_it { latest } else { next.min(latest) };
+        self.up_by[number].store(until, Relaxed);
+        // SeqCst: step 2 of a lookout. Pairs with the fences in `rely` and `stay_up`, and with the other lookout's.
         fence(SeqCst);
-        self.next() >= until
+        let (due, other) = (self.next(), self.other_up_by(number));
+        let is_in_time = until <= due || other <= due.max(now);
+        (is_in_time && until <= other.saturating_add(self.watch)).then_some(until)
     }
 
-    /// For the lookout while it is up, perhaps earlier than it meant to: from now on it may be missed. (No fence: it
-    /// takes its steps before it sleeps.)
-    pub(crate) fn stay_up(&self, now: u64) {
-        self.asleep_until.store(now, Relaxed);
+    /// The last tick up to `latest`; or `latest`, if that tick is not after `now`. (The other one may be up at any
+    /// time. If this one took that on, the two would go on for long beside the ticks, where there is nothing to do.)
+    fn at_a_tick(&self, latest: u64, now: u64) -> u64 {
+        let tick = latest - latest % self.tick;
+        if tick > now { tick } else { latest }
     }
 
-    /// For the lookout, which is about to run callbacks: true if the guard gets up by `latest`. If not, it has to be
-    /// woken.
-    pub(crate) fn is_guarded(&self, now: u64, latest: u64) -> bool {
-        self.ran_at.store(now, Relaxed);
-        // SeqCst: step 2 of the lookout with its guard. Pairs with the fence in `guard_lies_down`.
+    /// For a lookout that is up, perhaps earlier than it meant to: from now on it may be missed.
+    pub(crate) fn stay_up(&self, number: usize, now: impl Fn() -> u64) -> Watched {
+        let begun = now();
+        self.up_by[number].store(begun, Relaxed);
+        // SeqCst: step 2 of a lookout that may run callbacks. Pairs with the other lookout's fence in `lie_down`.
         fence(SeqCst);
-        self.guard_asleep_until.load(Relaxed) <= latest
+        let other = self.other_up_by(number);
+        // Read again: this thread may have been stopped since, and the other one have got up.
+        if other == NEVER || other <= now() {
+            Watched::No
+        } else if other <= begun.saturating_add(self.watch) {
+            Watched::Yes
+        } else {
+            Watched::IfCalled
+        }
     }
 
-    /// For the guard: true if it may sleep until then, since the lookout has begun to run nothing after `since`.
-    pub(crate) fn guard_lies_down(&self, until: u64, since: u64) -> bool {
-        self.guard_gets_up_by(until);
-        // SeqCst: step 2 of the guard. Pairs with the fence in `is_guarded`.
-        fence(SeqCst);
-        self.ran_at.load(Relaxed) <= since
+    /// Until when a lookout may sleep and still watch the other one; `None` if that is off duty.
+    pub(crate) fn watches_until(&self, number: usize) -> Option<u64> {
+        Some(self.other_up_by(number)).filter(|&other| other != NEVER).map(|other| other.saturating_add(self.watch))
     }
 
-    /// For the guard, which sleeps no longer than that, in any case.
-    pub(crate) fn guard_gets_up_by(&self, until: u64) {
-        self.guard_asleep_until.store(until, Relaxed);
-    }
-
-    /// True if there is one, and it need not have got up before `not_before`.
+    /// True if there is one that need not have got up before `not_before`.
     pub(crate) fn is_there(&self, not_before: u64) -> bool {
-        (not_before..NEVER).contains(&self.asleep_until.load(Relaxed))
+        self.all_up_by().into_iter().any(|time| (not_before..NEVER).contains(&time))
     }
 
-    /// From now on there is none. Calls `each` with all shards whose threads may rely on it.
-    pub(crate) fn resign(&self, each: impl FnMut(usize)) {
-        self.lie_down(NEVER);
+    /// For a lookout: from now on it is off duty. Calls `each` with all shards whose threads may rely on it.
+    pub(crate) fn resign(&self, number: usize, each: impl FnMut(usize)) {
+        self.up_by[number].store(NEVER, Relaxed);
+        // SeqCst: as in `lie_down`.
+        fence(SeqCst);
         self.each_relying(each);
     }
 
-    /// For a thread that looks for the lookout: if that should have got up before `time`, there is none until it says
-    /// so again, and `each` is called with all shards whose threads may rely on it. Only the first thread does this
-    /// that misses the lookout, or those that it calls would go through all shards, too. True if it did.
-    pub(crate) fn dismiss(&self, time: impl FnOnce() -> u64, each: impl FnMut(usize)) -> bool {
-        let seen = self.asleep_until.load(Relaxed);
-        // An exchange, so that a lookout that is back is not hidden. With a load and a store it might be: that would
-        // cost wake-ups, but no timer (the models hold), so no model notices it.
-        let does =
-            seen != NEVER && seen < time() && self.asleep_until.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok();
+    /// For a thread that looks for the lookouts: one that should have got up before `time` is off duty until it says so
+    /// again, and `each` is called with all shards whose threads may rely on it. Only the first thread does this that
+    /// misses it, or those that it calls would go through all shards, too. True if it did.
+    pub(crate) fn dismiss(&self, time: impl Fn() -> u64, each: impl FnMut(usize)) -> bool {
+        let is_first = |up_by: &AtomicU64| {
+            let seen = up_by.load(Relaxed);
+            // An exchange, so that a lookout that is back is not hidden. With a load and a store it might be: that
+            // would cost wake-ups, but no timer (the models hold), so no model notices it.
+            seen != NEVER && seen < time() && up_by.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok()
+        };
+        let does = self.up_by.iter().filter(|up_by| is_first(up_by)).count() > 0;
         if does {
             // SeqCst: as in `lie_down`. If the lookout comes back at this moment, what it publishes comes later, and
             // so it finds all that this thread may have missed.
@@ -168,68 +203,133 @@ impl Lookout {
         does
     }
 
-    /// Calls `each` with all shards whose threads rely on the lookout.
+    /// Calls `each` with all shards whose threads rely on a lookout.
     pub(crate) fn each_relying(&self, each: impl FnMut(usize)) {
         self.due_by(NEVER - 1).for_each(each);
     }
+}
+
+/// The number of the other lookout.
+pub(crate) fn other(number: usize) -> usize {
+    (number + 1) % LOOKOUTS
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_thread_relies_on_it_if_it_gets_up_in_time_and_is_there() {
-        let lookout = Lookout::new(3);
-        assert!(!lookout.rely(1, 5, || 0), "there is none");
-        assert!(lookout.lie_down(10));
-        assert!(!lookout.rely(1, 9, || 0) && !lookout.rely(1, 20, || 11));
-        assert_eq!(lookout.next(), NEVER, "nobody relies on it");
-        assert!(lookout.rely(1, 10, || 10) && lookout.rely(2, 20, || 0));
-        assert_eq!(lookout.next(), 10);
-        let relies_when_asked = || lookout.due(0).map_or(11, |_| 10);
-        assert!(lookout.rely(0, 12, relies_when_asked), "it has published when it is due before it asks");
-        lookout.get_up(0);
-        assert!(!lookout.lie_down(11) && lookout.lie_down(10));
-        assert!(lookout.due_by(9).eq([]) && lookout.due_by(19).eq([1]) && lookout.due_by(20).eq([1, 2]));
-        lookout.saw_to(1, 30);
-        lookout.get_up(2);
-        assert!(lookout.lie_down(30) && lookout.due_by(NEVER - 1).eq([1]));
-        assert!(lookout.is_there(30) && !lookout.is_there(31));
-        lookout.stay_up(32);
-        assert!(lookout.is_there(31) && lookout.rely(1, 40, || 31));
-        lookout.saw_to(1, 30);
-        let mut told = Vec::new();
-        lookout.resign(|shard_number| told.push(shard_number));
-        assert_eq!(told, [1]);
-        assert!(!lookout.rely(1, NEVER - 1, || 0) && !lookout.is_there(0));
+    const TICK: u64 = 1;
+    const SOON: u64 = 1;
+    const WATCH: u64 = 5;
+
+    /// A lookout that sleeps until then, if it may.
+    fn sleeps(lookouts: &Lookouts, number: usize, until: u64) -> bool {
+        lookouts.lie_down(number, until, 0) == Some(until)
     }
 
     #[test]
-    fn who_misses_it_first_tells_those_that_rely_on_it() {
-        let lookout = Lookout::new(3);
-        lookout.lie_down(10);
-        assert!(lookout.rely(0, 11, || 0) && lookout.rely(2, 20, || 0));
+    fn a_thread_relies_on_one_that_gets_up_in_time_and_is_there() {
+        for number in 0..LOOKOUTS {
+            let lookouts = Lookouts::new(3, TICK, SOON, WATCH);
+            assert!(!lookouts.rely(1, 5, || 0), "there is none");
+            assert!(sleeps(&lookouts, number, 10));
+            assert!(!lookouts.rely(1, 9, || 0) && !lookouts.rely(1, 20, || 11));
+            assert_eq!(lookouts.next(), NEVER, "nobody relies on it");
+            assert!(lookouts.rely(1, 10, || 10) && lookouts.rely(2, 20, || 0));
+            assert_eq!(lookouts.next(), 10);
+            let relies_when_asked = || lookouts.due(0).map_or(11, |_| 10);
+            assert!(lookouts.rely(0, 12, relies_when_asked), "it has published when it is due before it asks");
+            lookouts.get_up(0);
+            assert!(!sleeps(&lookouts, number, 11) && sleeps(&lookouts, number, 10));
+            assert!(lookouts.due_by(9).eq([]) && lookouts.due_by(19).eq([1]) && lookouts.due_by(20).eq([1, 2]));
+            lookouts.saw_to(1, 30);
+            lookouts.get_up(2);
+            assert!(sleeps(&lookouts, number, 30) && lookouts.due_by(NEVER - 1).eq([1]));
+            assert!(lookouts.is_there(30) && !lookouts.is_there(31));
+            lookouts.stay_up(number, || 32);
+            assert!(lookouts.is_there(31) && lookouts.rely(1, 40, || 31));
+            lookouts.saw_to(1, 30);
+            let mut told = Vec::new();
+            lookouts.resign(number, |shard_number| told.push(shard_number));
+            assert_eq!(told, [1]);
+            assert!(!lookouts.rely(1, NEVER - 1, || 0) && !lookouts.is_there(0));
+        }
+    }
+
+    #[test]
+    fn one_that_is_missing_does_not_count_beside_one_that_is_there() {
+        let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+        assert!(sleeps(&lookouts, 0, 10) && lookouts.lie_down(1, 20, 0) == Some(15));
+        assert!(!lookouts.rely(0, 14, || 11) && lookouts.rely(0, 15, || 11));
+    }
+
+    #[test]
+    fn who_misses_one_first_tells_those_that_rely_on_it() {
+        let lookouts = Lookouts::new(3, TICK, SOON, WATCH);
+        assert!(sleeps(&lookouts, 1, 10));
+        assert!(lookouts.rely(0, 11, || 0) && lookouts.rely(2, 20, || 0));
         let told_at = |time| {
             let mut told = Vec::new();
-            let does = lookout.dismiss(|| time, |shard_number| told.push(shard_number));
+            let does = lookouts.dismiss(|| time, |shard_number| told.push(shard_number));
             assert!(does != told.is_empty());
             told
         };
-        assert_eq!((told_at(10), lookout.is_there(10)), (vec![], true), "it may be about to come");
-        assert_eq!((told_at(11), lookout.is_there(0)), (vec![0, 2], false));
+        assert_eq!((told_at(10), lookouts.is_there(10)), (vec![], true), "it may be about to come");
+        assert_eq!((told_at(11), lookouts.is_there(0)), (vec![0, 2], false));
         assert_eq!(told_at(NEVER), [], "that has been done");
-        assert!(!lookout.rely(1, 30, || 0), "there is none");
-        assert!(!lookout.lie_down(30) && lookout.is_there(30), "it is back, and sees to what is due");
+        assert!(!lookouts.rely(1, 30, || 0), "there is none");
+        assert!(!sleeps(&lookouts, 1, 30) && lookouts.is_there(30), "it is back, and sees to what is due");
+        assert!(lookouts.lie_down(0, 11, 0).is_some());
+        assert_eq!((told_at(12), lookouts.is_there(30)), (vec![0, 2], true), "the other one stays");
+    }
+
+    /// One has something to do at `next`; the other one is up at `other`.
+    fn sleeps_until(next: u64, other: u64, now: u64) -> Option<u64> {
+        let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+        lookouts.up_by[1].store(other, Relaxed);
+        lookouts.saw_to(0, next);
+        lookouts.lie_down(0, next, now)
     }
 
     #[test]
-    fn the_guard_may_sleep_if_no_callback_has_begun_lately() {
-        let lookout = Lookout::new(2);
-        assert!(!lookout.is_guarded(10, NEVER - 1), "it has never been up");
-        assert!(lookout.guard_lies_down(20, 10) && !lookout.guard_lies_down(20, 9));
-        assert!(lookout.is_guarded(30, 20) && !lookout.is_guarded(40, 19));
-        lookout.guard_gets_up_by(15);
-        assert!(lookout.is_guarded(41, 15) && !lookout.guard_lies_down(50, 40) && lookout.guard_lies_down(50, 41));
+    fn one_leaves_to_the_other_what_is_due_when_that_is_up_and_watches_it() {
+        assert_eq!(sleeps_until(20, NEVER, 10), Some(20), "there is no other");
+        assert_eq!([19, 20].map(|other| sleeps_until(20, other, 10)), [24, 25].map(Some));
+        assert_eq!([15, 18].map(|other| sleeps_until(20, other, 10)), [Some(20); 2], "that has nothing to do then");
+        assert_eq!([11, 14].map(|other| sleeps_until(20, other, 10)), [16, 19].map(Some), "it has to be watched");
+        assert_eq!([21, 25].map(|other| sleeps_until(20, other, 10)), [Some(20); 2], "the other one watches");
+        assert_eq!([9, 10].map(|other| sleeps_until(9, other, 10)), [14, 15].map(Some), "it is up");
+        assert_eq!(sleeps_until(9, 11, 10), Some(9), "it is not up yet: this one has something to do");
+    }
+
+    #[test]
+    fn one_sleeps_until_a_tick_wherever_the_other_one_is() {
+        let sleeps_until = |other: u64, now| {
+            let lookouts = Lookouts::new(1, 10, 0, 20);
+            lookouts.up_by[1].store(other, Relaxed);
+            lookouts.lie_down(0, NEVER, now)
+        };
+        assert_eq!([30, 33, 39].map(|other| sleeps_until(other, other)), [50; 3].map(Some));
+        assert_eq!([41, 49].map(|now| sleeps_until(30, now)), [50; 2].map(Some), "it has not gone by yet");
+        assert_eq!(sleeps_until(25, 41), Some(45), "no tick is in time");
+    }
+
+    #[test]
+    fn one_that_is_up_is_watched_if_the_other_one_gets_up_soon() {
+        let watched = |other| {
+            let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+            lookouts.up_by[1].store(other, Relaxed);
+            lookouts.stay_up(0, || 10)
+        };
+        assert_eq!([NEVER, 3, 10].map(watched), [Watched::No; 3], "it is off duty, or up as well");
+        assert_eq!([11, 15].map(watched), [Watched::Yes; 2]);
+        assert_eq!([16, NEVER - 1].map(watched), [Watched::IfCalled; 2]);
+        let watched_later = |other| {
+            let (lookouts, clock) = (Lookouts::new(1, TICK, SOON, WATCH), std::cell::Cell::new(8));
+            lookouts.up_by[1].store(other, Relaxed);
+            lookouts.stay_up(0, || clock.replace(clock.get() + 2) + 2)
+        };
+        assert_eq!(watched_later(11), Watched::No, "it has got up meanwhile");
+        assert_eq!(watched_later(16), Watched::IfCalled, "this one has been up since 10");
     }
 }

@@ -1,6 +1,6 @@
 //! The threads. Per shard: its worker's (`crew.rs`), pinned if possible; and, if the pool is our own, one for
 //! callbacks. For all shards: a thread that works ahead while they grow; and, if there are several whose workers run no
-//! user code, the lookout's.
+//! user code, the lookouts'.
 
 use crate::builder::Pinning;
 use crate::callback_thread::CallbackThread;
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 const STINT: Duration = Duration::from_micros(500);
 const BREAK: Duration = Duration::from_micros(20);
 
-/// Starts a worker per shard, each with a thread for its callbacks if wanted; a lookout if there is to be one; and the
-/// thread that works ahead. On an error, ends those that were started.
+/// Starts a worker per shard, each with a thread for its callbacks if wanted; the lookouts if there are to be some; and
+/// the thread that works ahead. On an error, ends those that were started.
 pub(crate) fn start<K, V>(
     core: &Arc<Core<K, V>>,
     runner: &Arc<Runner<K, V>>,
@@ -72,14 +72,14 @@ where
             drop(runner);
         })?;
     }
-    if crew.has_lookout() {
+    for number in 0..crew.lookout_count() {
         let crew = Arc::clone(&crew);
         let life = move || {
             use_precise_timers();
-            crew.look_out();
+            crew.look_out(number);
         };
         // Not joined at the end: it may be in a callback. (It ends when a worker has found the scheduler closed.)
-        let spawned = std::thread::Builder::new().name(format!("{thread_name}-lane")).spawn(life);
+        let spawned = std::thread::Builder::new().name(format!("{thread_name}-lane{number}")).spawn(life);
         spawned.map(drop).map_err(|error| end(&mut threads, core, error))?;
     }
     let growing = Arc::clone(core);
@@ -166,7 +166,7 @@ fn pin(report: &ShardReport, core: Option<usize>) {
 }
 
 /// Linux rounds a thread's sleeps up by 50 us to save wake-ups; a worker would rather be punctual. (So are threads that
-/// a callback starts on the lookout's, unless they say otherwise.)
+/// a callback starts on a lookout's, unless they say otherwise.)
 fn use_precise_timers() {
     #[cfg(all(target_os = "linux", not(miri)))]
     // If this is refused, the workers wake up a little later.

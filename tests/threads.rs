@@ -604,7 +604,8 @@ fn a_stuck_callback_holds_up_none_of_other_shards() {
         let (ran, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Gate::default()));
         let (others, seen, by_lane) = (Arc::clone(&ran), Arc::clone(&gate), Arc::clone(&by_lane));
         let callback = move |key: &u64, ()| {
-            by_lane.fetch_add(u64::from(thread::current().name() == Some("shardwheel-lane")), SeqCst);
+            let is_lane = thread::current().name().is_some_and(|name| name.starts_with("shardwheel-lane"));
+            by_lane.fetch_add(u64::from(is_lane), SeqCst);
             if *key == stuck {
                 seen.pass();
             }

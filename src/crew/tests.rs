@@ -9,12 +9,13 @@ use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::fanout::CallbackThreads;
 use crate::shard::Tick;
+use std::array::from_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-mod guard;
+mod watch;
 
 const TICK: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,11 +79,11 @@ impl Crew<u64, ()> {
 
     /// The same for the lookout's thread.
     fn looks_out(&self, duty: &mut Duty) -> Nanos {
-        (0..99).find_map(|_| self.turn_of_lookout(self.lookout(), duty, None)).expect("it comes to rest")
+        (0..99).find_map(|_| self.turn_of_lookout(self.lookouts(), duty, None)).expect("it comes to rest")
     }
 
-    fn lookout(&self) -> &Lookout {
-        self.lookout.as_ref().expect("there are several shards")
+    fn lookouts(&self) -> &Lookouts {
+        self.lookouts.as_ref().expect("there are several shards")
     }
 
     fn tickets(&self) -> Vec<u32> {
@@ -108,17 +109,22 @@ fn in_vain(number: usize, due: Duration) -> Nanos {
     after(due + GRACE * (number as u32 + 1))
 }
 
-/// A lookout that gets up at the first tick.
+/// A lookout that gets up at the first tick, alone.
 fn on_duty(crew: &Crew<u64, ()>) -> Duty {
     on_duty_from(crew, Duration::ZERO)
 }
 
-/// The same, at the next tick.
+/// The same, at the next tick. The other one is off duty.
 fn on_duty_from(crew: &Crew<u64, ()>, now: Duration) -> Duty {
-    let mut duty = Duty::new(false);
+    let mut duty = Duty::new(0, false);
     crew.is_wanted.store(true, Relaxed);
     assert_eq!(crew.looks_out(&mut duty), after(now + TICK), "somebody may rely on it soon");
     duty
+}
+
+/// The other lookout sleeps until then, if that is soon enough to watch the first one.
+fn other_sleeps(crew: &Crew<u64, ()>, until: Duration) {
+    crew.lookouts().lie_down(1, after(until).0, crew.core.clock.now().0);
 }
 
 #[test]
@@ -164,12 +170,14 @@ fn a_lookout_with_too_much_to_do_leaves_it_to_the_others() {
         }
         let before = crew.tickets();
         crew.set_clock(rounds * TICK);
+        other_sleeps(&crew, (rounds + 1) * TICK);
         crew.looks_out(&mut duty);
         assert_eq!([0, 1, 2].map(|number| crew.fired(number)), [each * rounds as usize; 3]);
         let told = [0, 1, 2].map(|number| before[number] != crew.tickets()[number]);
         assert_eq!(told, [!duty.is_on; 3], "the other threads are told");
     }
     assert!(rounds > 1, "one round does not count for much");
+    crew.lookouts().resign(1, |_| {});
     let next = (rounds + 1) * TICK;
     (0..2).for_each(|number| start(&timers, number, 1, TICK));
     assert_eq!([0, 1].map(|number| crew.rests(number)), [after(next); 2], "there is none");
@@ -187,7 +195,7 @@ fn a_lookout_with_too_much_to_do_leaves_it_to_the_others() {
 fn assert_resigns(timers: &Timers, crew: &Crew<u64, ()>, duty: &mut Duty, turn: impl Fn(&mut Duty)) {
     start(timers, 1, 1, TICK);
     crew.rests(1);
-    assert!(duty.is_on && crew.lookout().due(1).is_some());
+    assert!(duty.is_on && crew.lookouts().due(1).is_some());
     let before = crew.tickets()[1];
     turn(duty);
     assert!(!duty.is_on && before != crew.tickets()[1]);
@@ -204,7 +212,7 @@ fn a_round_takes_no_longer_than_a_part_of_a_tick() {
 fn a_lookout_that_gets_up_late_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
-    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookout(), duty, Some(after(TICK)));
+    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookouts(), duty, Some(after(TICK)));
     crew.set_clock(TICK + LATE);
     turn(&mut duty);
     assert!(duty.is_on, "a little late is what it is always");
@@ -215,9 +223,9 @@ fn a_lookout_that_gets_up_late_resigns() {
         assert!(crew.lane.leave(1, 1, Box::new(move || left.send(1).map_or(0, |()| 1))).is_none());
         assert_eq!(turn(duty), None, "it goes on");
     });
-    assert!(!crew.lookout().is_there(0), "there may be another one");
+    assert!(!crew.lookouts().is_there(0), "there may be another one");
     assert_eq!((crew.looks_out(&mut duty), has_run.try_recv()), (NEVER, Ok(1)));
-    assert!(!crew.lookout().is_there(0));
+    assert!(!crew.lookouts().is_there(0));
 }
 
 #[test]
@@ -245,6 +253,7 @@ fn rounds_with(counts: [usize; 2]) -> usize {
             assert_eq!(crew.rests(number), in_vain(number, round * TICK));
         }
         crew.set_clock(round * TICK);
+        other_sleeps(&crew, (round + 1) * TICK);
         crew.looks_out(&mut duty);
         duty.is_on
     };
@@ -275,6 +284,7 @@ fn a_lookout_that_keeps_giving_shards_back_resigns() {
             crew.keeps_up(number, false);
         }
         crew.set_clock(round * TICK);
+        other_sleeps(&crew, (round + 1) * TICK);
         crew.looks_out(&mut duty);
         duty.is_on
     });
@@ -322,6 +332,7 @@ fn turns_on_duty(gap: u32) -> u32 {
     for turn in 1..40 {
         start(&timers, 1, 1, gap * TICK);
         crew.rests(1);
+        other_sleeps(&crew, (turn * gap + 1) * TICK);
         crew.looks_out(&mut duty);
         if !duty.is_on {
             return turn;
@@ -343,20 +354,24 @@ fn the_lookout_ends_its_duty_if_nobody_relies_on_it() {
     let mut duty = on_duty(&crew);
     for turn in 2..=IDLE_MAX {
         crew.set_clock(turn * TICK);
+        crew.lookouts().stay_up(0, || after(turn * TICK).0);
+        other_sleeps(&crew, (turn + 2) * TICK);
         assert_eq!(crew.looks_out(&mut duty), after((turn + 1) * TICK));
     }
+    crew.lookouts().resign(1, |_| {});
     assert_eq!((crew.looks_out(&mut duty), crew.calm.load(Relaxed)), (NEVER, CALM));
-    assert!(!crew.lookout().is_there(0));
+    assert!(!crew.lookouts().is_there(0));
 }
 
 #[test]
 fn a_lookout_that_keeps_resigning_takes_longer_to_come_back() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let calm_after = |turns| {
-        let mut duty = Duty { turns, ..Duty::new(true) };
-        crew.resign_if(crew.lookout(), &mut duty, false);
+        crew.is_wanted.store(true, Relaxed);
+        let mut duty = Duty { turns, ..Duty::new(0, true) };
+        crew.resign_if(crew.lookouts(), &mut duty, false);
         assert!(duty.is_on);
-        crew.resign_if(crew.lookout(), &mut duty, true);
+        crew.resign_if(crew.lookouts(), &mut duty, true);
         assert!(!duty.is_on);
         crew.calm.load(Relaxed)
     };
@@ -383,9 +398,10 @@ fn stays_after(spent: Duration, turns: u32) -> (bool, bool, u32) {
     let before = crew.tickets();
     start(&timers, 2, 1, 15 * TICK);
     assert_eq!(crew.rests(2), in_vain(2, 16 * TICK));
+    other_sleeps(&crew, 2 * TICK);
     // As if the others saw to their shards meanwhile.
-    crew.lookout().get_up(1);
-    crew.turn_of_lookout(crew.lookout(), &mut duty, None);
+    crew.lookouts().get_up(1);
+    crew.turn_of_lookout(crew.lookouts(), &mut duty, None);
     let is_told = before[2] != crew.tickets()[2];
     assert!(is_told != duty.is_on);
     (duty.is_on, crew.lane.take_back(1).is_none(), crew.calm.load(Relaxed))
@@ -407,9 +423,10 @@ fn a_lookout_is_there_from_its_first_callback_on() {
     let (own, (found, is_there)) = (Arc::downgrade(&crew), mpsc::channel());
     let look = move || {
         let crew = own.upgrade().expect("it runs this");
-        found.send(crew.lookout().is_there(0)).map_or(0, |()| 1)
+        found.send(crew.lookouts().is_there(0)).map_or(0, |()| 1)
     };
     assert!(crew.lane.leave(1, 1, Box::new(look)).is_none());
+    other_sleeps(&crew, 2 * TICK);
     on_duty(&crew);
     assert_eq!(is_there.try_recv(), Ok(true));
 }
@@ -419,7 +436,7 @@ fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
     crew.is_wanted.store(true, Relaxed);
-    crew.resign_if(crew.lookout(), &mut duty, true);
+    crew.resign_if(crew.lookouts(), &mut duty, true);
     assert_eq!((crew.looks_out(&mut duty), duty.is_on), (NEVER, false));
 }
 
@@ -427,17 +444,18 @@ fn a_lookout_that_has_resigned_waits_until_it_is_wanted() {
 fn a_lookout_sleeps_between_long_ticks() {
     let tick = 3 * NEAR;
     let (timers, crew) = crew(2, Clock::manual(tick, Tick(0)));
-    let mut duty = Duty::new(true);
+    let mut duty = Duty::new(0, true);
+    crew.is_wanted.store(true, Relaxed);
     start(&timers, 1, 1, tick);
     crew.set_clock(tick - NEAR);
-    crew.lookout().lie_down(after(tick - NEAR).0);
+    crew.lookouts().lie_down(0, after(tick - NEAR).0, 0);
     assert_eq!(crew.rests(1), in_vain(1, tick));
-    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookout(), duty, None);
+    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookouts(), duty, None);
     assert_eq!(turn(&mut duty), Some(after(tick)));
     start(&timers, 1, 1, tick);
     crew.set_clock(tick);
     crew.rests(1);
-    crew.lookout().saw_to(1, after(2 * tick).0);
+    crew.lookouts().saw_to(1, after(2 * tick).0);
     assert_eq!((turn(&mut duty), duty.idle), (Some(after(2 * tick)), 0));
 }
 
@@ -452,7 +470,7 @@ fn a_shard_with_too_much_due_at_once_is_left_to_its_own_thread() {
     crew.set_clock(TICK);
     crew.looks_out(&mut duty);
     assert!((1..all).contains(&crew.fired(1)) && before != crew.tickets()[1]);
-    assert_eq!(crew.lookout().due(1), None, "that is not the lookout's any more");
+    assert_eq!(crew.lookouts().due(1), None, "that is not the lookout's any more");
     crew.rests(1);
     assert_eq!(crew.fired(1), all);
 }
@@ -464,7 +482,7 @@ fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
     assert_eq!(crew.rests(1), after(TICK), "there is no lookout yet");
     crew.set_clock(TICK);
     let round = Round { due_by: after(TICK), ends: after(TICK) };
-    assert!(crew.see_to(crew.lookout(), 1, &round, &mut Duty::new(true)), "it does not rely on the lookout");
+    assert!(crew.see_to(crew.lookouts(), 1, &round, &mut Duty::new(0, true), false), "it does not rely on the lookout");
     let mut duty = on_duty_from(&crew, TICK);
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), in_vain(1, 2 * TICK));
@@ -473,7 +491,7 @@ fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
     assert_eq!(crew.looks_out(&mut duty), after(2 * TICK + NAP));
     drop(getting_up);
     let round = Round { due_by: after(2 * TICK), ends: after(TICK) };
-    assert!(!crew.see_to(crew.lookout(), 1, &round, &mut duty), "its time is over");
+    assert!(!crew.see_to(crew.lookouts(), 1, &round, &mut duty, false), "its time is over");
     assert_eq!((duty.looks, crew.fired(1)), (0, 0));
 }
 
@@ -492,7 +510,7 @@ fn a_worker_helps_with_lines_before_it_rests() {
 /// about to say that it has resigned.
 fn sleeps_on(due: u32, lookouts: Option<u32>, now: Duration, is_called: bool) -> bool {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let (mut duty, lookout) = (on_duty(&crew), crew.lookout());
+    let (mut duty, lookout) = (on_duty(&crew), crew.lookouts());
     let start_another = |nth: usize, delay| {
         let key = keys(&timers, 1).nth(nth).expect("there are such keys");
         assert!(timers.schedule(key, delay).is_ok());
@@ -506,7 +524,7 @@ fn sleeps_on(due: u32, lookouts: Option<u32>, now: Duration, is_called: bool) ->
     crew.set_clock(TICK);
     assert_eq!(crew.looks_out(&mut duty), after(lookouts_due * TICK));
     if lookouts.is_none() {
-        lookout.resign(|_| {});
+        lookout.resign(0, |_| {});
     }
     crew.set_clock(now);
     start_another(2, TICK);
@@ -533,7 +551,7 @@ fn there_is_no_lookout_for_one_shard_or_for_workers_that_run_user_code() {
     let (_timers, several) = crew(2, Clock::manual(TICK, Tick(0)));
     let workers = several.workers.iter().filter_map(|worker| lock(worker).take()).collect();
     let run_user_code = Crew::new(Arc::clone(&several.core), workers, false, Arc::clone(&several.lane));
-    assert!(single.lookout.is_none() && several.lookout.is_some() && run_user_code.lookout.is_none());
+    assert!(single.lookouts.is_none() && several.lookouts.is_some() && run_user_code.lookouts.is_none());
 }
 
 #[test]
@@ -550,9 +568,10 @@ fn the_lookout_runs_what_it_gathers() {
         for number in 0..3 {
             start(&timers, number, 2, TICK);
             crew.rests(number);
-            assert_eq!(crew.lookout().due(number), Some(after(round * TICK).0));
+            assert_eq!(crew.lookouts().due(number), Some(after(round * TICK).0));
         }
         crew.set_clock(round * TICK);
+        other_sleeps(&crew, (round + 1) * TICK);
         crew.looks_out(&mut duty);
         assert!((0..6).all(|_| names.try_recv().ok() == own), "it has run them all");
     }
@@ -564,14 +583,17 @@ fn the_lookout_runs_what_it_gathers() {
     assert_eq!(names.recv_timeout(PATIENCE).as_deref(), Ok("own"), "it gathers nothing");
 }
 
-/// Runs `test` beside the threads of the crew. The lookout's is called so.
+/// Runs `test` beside the threads of the crew. The lookouts' are called so.
 fn with_threads(shard_count: usize, callback: Callback<u64, ()>, test: impl FnOnce(&Timers, &Crew<u64, ()>)) {
     let (timers, crew) = crew_of(shard_count, Clock::system(TICK, Tick(0)), pool(), callback, true);
     let crew = &crew;
     thread::scope(|scope| {
         let mut threads: Vec<_> = (0..shard_count).map(|number| scope.spawn(move || crew.live(number))).collect();
-        let lookout = thread::Builder::new().name("lookout".to_owned()).spawn_scoped(scope, || crew.look_out());
-        threads.push(lookout.expect("one more thread"));
+        for number in 0..LOOKOUTS {
+            let lookout = thread::Builder::new().name("lookout".to_owned());
+            let lookout = lookout.spawn_scoped(scope, move || crew.look_out(number));
+            threads.push(lookout.expect("one more thread"));
+        }
         let result = catch_unwind(AssertUnwindSafe(|| test(&timers, crew)));
         // Otherwise the threads would never end.
         timers.close(crate::Close::Discard);
@@ -607,7 +629,7 @@ fn the_others_go_on_without_the_lookout() {
         while begin.try_recv().is_err() {
             assert!(start.elapsed() < PATIENCE, "the lookout runs no callbacks");
             crew.is_wanted.store(true, Relaxed);
-            crew.lane.announce();
+            crew.call_lookouts();
             fire_all();
             thread::sleep(TICK);
         }
@@ -629,12 +651,12 @@ fn a_thread_that_relies_on_the_lookout_gets_up_when_a_caller_calls_it() {
         let (later, sooner) = (others().next().expect("there is one"), others().nth(1).expect("there is another"));
         let is_called = || {
             crew.is_wanted.store(true, Relaxed);
-            crew.lane.announce();
+            crew.call_lookouts();
             start(timers, 0, 1, 10 * TICK);
             thread::sleep(TICK);
             assert!(timers.schedule(later, 15 * TICK).is_ok());
             thread::sleep(TICK);
-            let relies = crew.lookout().due(1).is_some();
+            let relies = crew.lookouts().due(1).is_some();
             assert!(timers.schedule(sooner, TICK).is_ok());
             eventually(|| !timers.contains(&sooner));
             let is_called = timers.contains(&later);

@@ -31,6 +31,13 @@ impl<T> Slot<T> {
         self.swap(ptr::null_mut())
     }
 
+    /// True if something is there.
+    #[allow(dead_code, reason = "no model asks")]
+    pub(crate) fn is_occupied(&self) -> bool {
+        // Relaxed: only a hint whether to take.
+        !self.place.load(Ordering::Relaxed).is_null()
+    }
+
     fn swap(&self, new: *mut T) -> Option<Box<T>> {
         // Release: publishes what is put here. Acquire: observes what was put here, which we take.
         let old = self.place.swap(new, Ordering::AcqRel);
