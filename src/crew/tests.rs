@@ -610,15 +610,16 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// The lookout stands still in a callback, while others rely on it.
+/// A lookout stands still in a callback, while others rely on it.
 #[test]
 fn the_others_go_on_without_the_lookout() {
     const SHARDS: usize = 3;
     let (begun, begin) = mpsc::channel();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (is_over, has_begun) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
     let seen = Arc::clone(&is_over);
     let callback = move |_: &u64, ()| {
-        if thread::current().name() == Some("lookout") && !seen.load(Relaxed) {
+        // Only one: the other lookout, once it is off duty, may run what the first has left.
+        if thread::current().name() == Some("lookout") && !has_begun.swap(true, Relaxed) {
             begun.send(()).expect("the test listens");
             eventually(|| seen.load(Relaxed));
         }
@@ -637,7 +638,6 @@ fn the_others_go_on_without_the_lookout() {
             fire_all();
             eventually(|| timers.is_empty());
         });
-        assert!(begin.try_recv().is_err(), "it is still there");
         is_over.store(true, Relaxed);
         eventually(|| timers.stats().callbacks_waiting == 0);
     });

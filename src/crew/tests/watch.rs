@@ -109,6 +109,7 @@ fn a_lookout_finds_the_other_one_kept_by_a_callback() {
         };
         let first_of = |both: &Both| usize::from(both.up[1] < both.up[0]);
         (0..6 + turns).for_each(|_| _ = go_on(&mut both, TICK));
+        both.duties.iter_mut().for_each(|duty| duty.turns = PROVEN);
         // The next one is up, and stays there.
         let stuck = first_of(&both);
         let begun = both.up[stuck];
@@ -123,6 +124,7 @@ fn a_lookout_finds_the_other_one_kept_by_a_callback() {
             assert!(crew.now() <= begun + WATCH, "too late, after {turns} turns");
         }
         assert!(!both.duties[1 - stuck].is_on && !crew.lookouts().is_there(0), "nobody would watch the other one");
+        assert_eq!(crew.calm.load(Relaxed), 2 * CALM, "as for a slow callback");
     }
 }
 
@@ -143,6 +145,26 @@ fn a_lookout_that_stays_alone_resigns() {
         duty.is_on
     });
     assert_eq!(turns.count() as u32, 3 + ALONE_MAX.as_millis() as u32);
+}
+
+#[test]
+fn both_lookouts_are_called_when_they_are_wanted() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    let tickets = || [0, 1].map(|number| crew.lane.ticket(number));
+    let before = tickets();
+    crew.count_calm(&mut (CALM - 1), 0, Some(after(TICK)));
+    assert!(crew.is_wanted.load(Relaxed) && before.into_iter().zip(tickets()).all(|(before, now)| before != now));
+}
+
+/// It was off duty until now, and watched the other one.
+#[test]
+fn a_lookout_that_comes_on_duty_is_not_late() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    crew.set_clock(9 * TICK);
+    crew.is_wanted.store(true, Relaxed);
+    let mut duty = Duty::new(0, false);
+    crew.turn_of_lookout(crew.lookouts(), &mut duty, Some(after(TICK)));
+    assert!(duty.is_on);
 }
 
 #[test]
