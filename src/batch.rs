@@ -3,7 +3,7 @@
 //! With millions of timers, a call by key waits for one or two cache misses, one after the other. A batch first
 //! prefetches the lines of up to [`CHUNK`] keys, then the nodes behind them if they have any, and only then does what
 //! the single calls do, in order. So most of those waits overlap. A move or a cancel goes on from what was seen of its
-//! line at that time.
+//! line at that time. (In a batch of one or two there is nothing to overlap: these are single calls.)
 
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};

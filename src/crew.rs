@@ -59,8 +59,8 @@ const PROVEN_QUICK: u32 = 2048;
 /// The weight of what there was before, in means over the lookout's turns; that of the latest turn is 1.
 const PAST: u32 = 7;
 /// It also resigns if there is something to do less often than this, on average (or two ticks, if that is longer): then
-/// the two, which look for each other, cost about as many wake-ups as they save. And it ends its duty after
-/// so many turns in a row without anything to do.
+/// the two, which look for each other, cost about as many wake-ups as they save. And it ends its duty after so many
+/// turns in a row without anything to do.
 const SPARSE: Duration = Duration::from_millis(2);
 const IDLE_MAX: u32 = 16;
 /// And it resigns if the other one has been off duty for so long (or two ticks, if that is longer): nobody watches it.
@@ -135,6 +135,8 @@ struct Round {
     due_by: Nanos,
     /// From then on it is left to others.
     ends: Nanos,
+    /// It runs the callbacks, too.
+    gathers: bool,
 }
 
 impl Duty {
@@ -479,8 +481,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// Sees to the shards that are due and whose threads rely on the lookout, and runs callbacks. Resigns if there is
     /// too much to do, or if the other one does not come.
     fn see_to_all(&self, lookouts: &Lookouts, duty: &mut Duty) {
-        let round = self.round();
-        let gathers = self.is_watched(lookouts, duty.number);
+        let round = self.round(self.is_watched(lookouts, duty.number));
         if self.dismiss_missing(lookouts) {
             // Most likely a slow callback keeps it.
             return self.resign(lookouts, duty, PROVEN_QUICK);
@@ -489,12 +490,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return self.resign(lookouts, duty, PROVEN);
         }
         for number in lookouts.due_by(round.due_by.0) {
-            if !self.see_to(lookouts, number, &round, duty, gathers) {
+            if !self.see_to(lookouts, number, &round, duty) {
                 self.core.shards[number].alarm.interrupt();
                 duty.looks += GIVEN_BACK;
             }
         }
-        if gathers && self.run_callbacks() {
+        if round.gathers && self.run_callbacks() {
             self.resign(lookouts, duty, PROVEN_QUICK);
         }
         duty.load = duty.load * PAST as usize / (PAST as usize + 1) + duty.looks;
@@ -519,9 +520,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         watched != Watched::No
     }
 
-    fn round(&self) -> Round {
+    fn round(&self, gathers: bool) -> Round {
         let (now, tick) = (self.core.clock.now(), self.core.clock.tick_length());
-        Round { due_by: now.plus(soon(tick)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)) }
+        Round { due_by: now.plus(soon(tick)), ends: now.plus((tick / 3).clamp(ROUND_MIN, ROUND_MAX)), gathers }
     }
 
     /// On duty: runs the callbacks in the lane. True if they took long; then some may be left.
@@ -535,7 +536,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.
-    fn see_to(&self, lookouts: &Lookouts, number: usize, round: &Round, duty: &mut Duty, gathers: bool) -> bool {
+    fn see_to(&self, lookouts: &Lookouts, number: usize, round: &Round, duty: &mut Duty) -> bool {
         let mut worker = match self.workers[number].try_lock() {
             Ok(worker) => worker,
             Err(TryLockError::Poisoned(worker)) => worker.into_inner(),
@@ -548,7 +549,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            let (then, looks) = self.act_counted(worker, gathers);
+            let (then, looks) = self.act_counted(worker, round.gathers);
             duty.looks += looks;
             duty.idle = 0;
             match then {

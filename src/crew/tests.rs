@@ -203,7 +203,7 @@ fn assert_resigns(timers: &Timers, crew: &Crew<u64, ()>, duty: &mut Duty, turn: 
 
 #[test]
 fn a_round_takes_no_longer_than_a_part_of_a_tick() {
-    let ends = |tick| crew(2, Clock::manual(tick, Tick(0))).1.round().ends;
+    let ends = |tick| crew(2, Clock::manual(tick, Tick(0))).1.round(false).ends;
     let ticks = [TICK / 100, TICK / 2, TICK, 100 * TICK];
     assert_eq!(ticks.map(ends), [ROUND_MIN, TICK / 6, ROUND_MAX, ROUND_MAX].map(after));
 }
@@ -481,8 +481,8 @@ fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), after(TICK), "there is no lookout yet");
     crew.set_clock(TICK);
-    let round = Round { due_by: after(TICK), ends: after(TICK) };
-    assert!(crew.see_to(crew.lookouts(), 1, &round, &mut Duty::new(0, true), false), "it does not rely on the lookout");
+    let round = Round { due_by: after(TICK), ends: after(TICK), gathers: false };
+    assert!(crew.see_to(crew.lookouts(), 1, &round, &mut Duty::new(0, true)), "it does not rely on the lookout");
     let mut duty = on_duty_from(&crew, TICK);
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), in_vain(1, 2 * TICK));
@@ -490,8 +490,8 @@ fn the_lookout_leaves_a_shard_alone_whose_thread_is_up_or_was_up_meanwhile() {
     let getting_up = lock(&crew.workers[1]);
     assert_eq!(crew.looks_out(&mut duty), after(2 * TICK + NAP));
     drop(getting_up);
-    let round = Round { due_by: after(2 * TICK), ends: after(TICK) };
-    assert!(!crew.see_to(crew.lookouts(), 1, &round, &mut duty, false), "its time is over");
+    let round = Round { due_by: after(2 * TICK), ends: after(TICK), gathers: false };
+    assert!(!crew.see_to(crew.lookouts(), 1, &round, &mut duty), "its time is over");
     assert_eq!((duty.looks, crew.fired(1)), (0, 0));
 }
 

@@ -14,6 +14,13 @@ impl Both {
         Self { duties: from_fn(|number| Duty::new(number, false)), up: [Duration::ZERO; LOOKOUTS] }
     }
 
+    /// The same, once they take turns.
+    fn in_turns(crew: &Crew<u64, ()>) -> Self {
+        let mut both = Self::on_duty(crew);
+        (0..6).for_each(|_| _ = both.turn(crew));
+        both
+    }
+
     /// The time comes for the next of them. Returns which one has had its turn.
     fn turn(&mut self, crew: &Crew<u64, ()>) -> usize {
         let number = usize::from(self.up[1] < self.up[0]);
@@ -188,8 +195,7 @@ fn what_makes_both_lookouts_resign_counts_once() {
 #[test]
 fn a_lookout_learns_that_the_other_one_has_resigned_which_watches_it_until_then() {
     let (timers, crew) = crew(3, Clock::manual(TICK, Tick(0)));
-    let mut both = Both::on_duty(&crew);
-    (0..6).for_each(|_| _ = both.turn(&crew));
+    let mut both = Both::in_turns(&crew);
     let [first, second] = &mut both.duties;
     crew.resign_if(crew.lookouts(), first, true);
     start(&timers, 2, 1, 3 * TICK);
@@ -206,8 +212,7 @@ fn a_lookout_learns_that_the_other_one_has_resigned_which_watches_it_until_then(
 #[test]
 fn a_lookout_that_has_resigned_finds_the_other_one_kept_by_a_callback() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut both = Both::on_duty(&crew);
-    (0..6).for_each(|_| _ = both.turn(&crew));
+    let mut both = Both::in_turns(&crew);
     let begun = crew.now();
     crew.lookouts().stay_up(1, || after(begun).0);
     start(&timers, 1, 1, 3 * TICK);
@@ -226,8 +231,7 @@ fn a_lookout_that_has_resigned_finds_the_other_one_kept_by_a_callback() {
 #[test]
 fn a_lookout_comes_back_soon_for_what_it_must_not_run() {
     let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut both = Both::on_duty(&crew);
-    (0..6).for_each(|_| _ = both.turn(&crew));
+    let mut both = Both::in_turns(&crew);
     let (first, now) = (&mut both.duties[0], after(crew.now()));
     crew.lookouts().stay_up(1, || now.0);
     assert!(crew.lane.leave(1, 1, Box::new(|| 1)).is_none());
