@@ -115,7 +115,7 @@ impl Model {
             } += explored.executions;
             outcomes.extend(explored.outcomes);
             explored.result.map_err(|failure| format!("with {loads:?} loads: {failure}"))?;
-            Ok(explored.places)
+            Ok(explored.raced_places)
         });
         explored.unwrap_or_else(|failure| panic!("{} {failure}", self.name));
         println!("{}: {visible} + {plain} + {stale} executions, outcomes {outcomes:?}", self.name);
@@ -124,7 +124,8 @@ impl Model {
     }
 
     /// Explores with visible loads, then with plain loads, and then for each place that loads among those that the
-    /// first way reached: that one plain, all others visible. Stops at the first way that fails.
+    /// first way reached while another thread ran: that one plain, all others visible. (Elsewhere nothing is stale.)
+    /// Stops at the first way that fails.
     fn in_each_way(&self, mut explore: impl FnMut(Loads) -> Result<Places, String>) -> Result<(), String> {
         let places = explore(Loads::Visible)?;
         explore(Loads::Plain)?;
@@ -161,7 +162,7 @@ impl Model {
                 let bound = self.preemptions;
                 println!("{}: {change:?} killed with {loads:?} loads, {bound:?} interruptions: {failure}", self.name);
             })?;
-            Ok(explored.places)
+            Ok(explored.raced_places)
         });
         explored.err()
     }
@@ -209,6 +210,7 @@ impl Model {
             executions: EXECUTIONS.get(),
             outcomes: OUTCOMES.take(),
             places: sync::recorded_places(),
+            raced_places: sync::raced_places(),
             mutant_was_reached: sync::mutant_was_reached(),
         }
     }
@@ -219,6 +221,7 @@ struct Explored {
     executions: u64,
     outcomes: BTreeSet<String>,
     places: Places,
+    raced_places: Places,
     mutant_was_reached: bool,
 }
 
@@ -268,12 +271,15 @@ pub(crate) fn set_parameter(parameter: usize) {
 
 /// Starts a thread of the model.
 pub(crate) fn spawn<R: 'static>(run: impl FnOnce() -> R + 'static) -> loom::thread::JoinHandle<R> {
+    sync::another_begins();
     loom::thread::spawn(run)
 }
 
 /// Joins the thread. Returns its answer.
 pub(crate) fn join<R>(handle: loom::thread::JoinHandle<R>) -> R {
-    handle.join().expect("a thread of a model panicked")
+    let answer = handle.join().expect("a thread of a model panicked");
+    sync::another_has_ended();
+    answer
 }
 
 // --- every fault at every place -----------------------------------------------------------------------------------
@@ -314,8 +320,8 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
             let explored = model.explore(loads, None);
             explored.result?;
             places.extend(explored.places.iter().copied());
-            ways.push((model, loads, explored.places.clone(), explored.executions));
-            Ok(explored.places)
+            ways.push((model, loads, explored.places, explored.executions));
+            Ok(explored.raced_places)
         });
         explored.unwrap_or_else(|failure| panic!("{}: {failure}", model.name));
     }

@@ -178,14 +178,23 @@ pub(crate) struct Setting {
     pub(crate) reclaim_early: bool,
 }
 
+/// What is known of a place.
+struct Reached {
+    place: Place,
+    /// Some thread came there while another one ran.
+    beside_others: bool,
+}
+
 type Postponed = (Lines, loom::thread::ThreadId, Box<dyn FnOnce()>);
 
 thread_local! {
     static SETTING: Cell<Setting> = Cell::default();
     static IN_MODEL: Cell<bool> = const { Cell::new(false) };
     /// By the address of the `Location`, which is quicker to compare.
-    static PLACES: RefCell<BTreeMap<(usize, Operation), Place>> = RefCell::default();
+    static PLACES: RefCell<BTreeMap<(usize, Operation), Reached>> = RefCell::default();
     static MUTANT_WAS_REACHED: Cell<bool> = const { Cell::new(false) };
+    /// Threads of the model beside its first one that have not been joined.
+    static OTHERS: Cell<usize> = const { Cell::new(0) };
     static POSTPONED: RefCell<Vec<Postponed>> = const { RefCell::new(Vec::new()) };
     static STALL: RefCell<Vec<Stall>> = const { RefCell::new(Vec::new()) };
 }
@@ -209,6 +218,7 @@ pub(crate) fn end_exploration() {
 }
 
 fn forget() {
+    OTHERS.set(0);
     POSTPONED.take();
     STALL.take();
     SLEEPERS.take();
@@ -221,7 +231,36 @@ pub(crate) fn mutant_was_reached() -> bool {
 
 /// Where atomic operations were done since `configure`, and which; nothing if not all loads are visible.
 pub(crate) fn recorded_places() -> BTreeSet<(Place, Operation)> {
-    PLACES.with_borrow(|places| places.iter().map(|(&(_, operation), &place)| (place, operation)).collect())
+    places(|_| true)
+}
+
+/// Those of them that were done while another thread ran.
+pub(crate) fn raced_places() -> BTreeSet<(Place, Operation)> {
+    places(|reached| reached.beside_others)
+}
+
+fn places(is_meant: impl Fn(&Reached) -> bool) -> BTreeSet<(Place, Operation)> {
+    PLACES.with_borrow(|places| {
+        let meant = places.iter().filter(|(_, reached)| is_meant(reached));
+        meant.map(|(&(_, operation), reached)| (reached.place, operation)).collect()
+    })
+}
+
+/// To be called before a thread of the model is started.
+pub(crate) fn another_begins() {
+    OTHERS.set(OTHERS.get() + 1);
+}
+
+/// To be called after it has been joined.
+pub(crate) fn another_has_ended() {
+    OTHERS.set(OTHERS.get() - 1);
+}
+
+/// True before the model's first thread has started another one, and after it has joined all: then it sees all that
+/// was done, and all others will see what it does. So an operation needs no branch of loom's, which is most of what
+/// operations cost. Half of all come then: without this, `.ci/loom` takes a third longer.
+fn is_alone() -> bool {
+    OTHERS.get() == 0
 }
 
 /// A thread that stops before one of its operations, until the model lets it go on.
@@ -293,7 +332,9 @@ fn change_at(location: &'static Location<'static>, operation: Operation) -> Opti
     let setting = SETTING.get();
     if setting.loads == Loads::Visible {
         PLACES.with_borrow_mut(|places| {
-            places.entry((std::ptr::from_ref(location).addr(), operation)).or_insert_with(|| Place::of(location));
+            let new = || Reached { place: Place::of(location), beside_others: false };
+            let reached = places.entry((std::ptr::from_ref(location).addr(), operation)).or_insert_with(new);
+            reached.beside_others |= !is_alone();
         });
     }
     let (place, change) = setting.mutant?;
@@ -359,6 +400,9 @@ macro_rules! atomic {
             inner: Option<$model>,
             /// Used outside of a model, and while a failed one is taken apart.
             plain: $plain,
+            /// A plain store was done to it while another thread ran: then loom leaves open in which order that and
+            /// read-modify-writes come, and which of them is the latest.
+            is_unsettled: std::sync::atomic::AtomicBool,
             alive: u64,
         }
 
@@ -370,7 +414,8 @@ macro_rules! atomic {
 
         impl $name {
             pub(crate) fn new(value: $value) -> Self {
-                Self { inner: in_model().then(|| <$model>::new(value)), plain: <$plain>::new(value), alive: ALIVE }
+                let inner = in_model().then(|| <$model>::new(value));
+                Self { inner, plain: <$plain>::new(value), is_unsettled: false.into(), alive: ALIVE }
             }
 
             /// A copy, which outlives the memory if another thread's turn comes first and frees it.
@@ -389,6 +434,17 @@ macro_rules! atomic {
             fn after(&self, location: &'static Location<'static>) {
                 self.assert_alive();
                 after(location);
+            }
+
+            /// The value, if no other thread is there to change it.
+            fn settled<R>(&self, change: impl FnOnce(&mut $value) -> R) -> Option<R> {
+                let is_settled = is_alone() && !self.is_unsettled.load(Ordering::Relaxed);
+                is_settled.then(|| self.inner().with_mut(change))
+            }
+
+            fn plainly_store(&self, value: $value, order: Ordering) {
+                self.is_unsettled.fetch_or(!is_alone(), Ordering::Relaxed);
+                self.inner().store(value, order);
             }
 
             /// A load that loom takes for a write, so that it also explores what may come between this operation and
@@ -415,7 +471,14 @@ macro_rules! atomic {
                         location.line() != lines.first_line || !lines.contains(&Place::of(location))
                     }
                 };
-                let order = match change_at(location, Operation::Load(order.into())) {
+                let change = change_at(location, Operation::Load(order.into()));
+                if change.is_none()
+                    && let Some(value) = self.settled(|value| *value)
+                {
+                    self.after(location);
+                    return value;
+                }
+                let order = match change {
                     None if order == Ordering::SeqCst => {
                         // loom takes such a load for one that acquires. One that may be stale gets its place in the one
                         // order by a fence before it; that would publish more than it should, so a visible load has
@@ -444,17 +507,18 @@ macro_rules! atomic {
                 }
                 let (mut value, mut order) = (value, order);
                 match change_at(location, Operation::Store(order.into())) {
+                    None if self.settled(|old| *old = value).is_some() => return self.after(location),
                     None => {}
                     Some(Change::DropRelease) => order = without_release(order),
                     Some(Change::Postpone(until)) => {
                         let this = std::ptr::from_ref(self);
                         // SAFETY: as for an exchange.
-                        return postpone(until, move || unsafe { &*this }.inner().store(value, order));
+                        return postpone(until, move || unsafe { &*this }.plainly_store(value, order));
                     }
                     Some(Change::Rewrite(rewrite)) => value = Self::cast(rewrite(0, Self::uncast(value))),
                     Some(change) => panic!("no {change:?} of a store"),
                 }
-                self.inner().store(value, order);
+                self.plainly_store(value, order);
                 self.after(location);
             }
 
@@ -482,8 +546,16 @@ macro_rules! atomic {
                 }
                 let operation = Operation::Exchange(success.into(), failure.into());
                 let (mut success, mut failure, mut new) = (success, failure, new);
+                let exchange = |seen: &mut $value| {
+                    if *seen == current { Ok(std::mem::replace(seen, new)) } else { Err(*seen) }
+                };
                 match change_at(location, operation) {
-                    None => {}
+                    None => {
+                        if let Some(result) = self.settled(exchange) {
+                            self.after(location);
+                            return result;
+                        }
+                    }
                     Some(Change::DropAcquire) => success = without_acquire(success),
                     Some(Change::DropRelease) => success = without_release(success),
                     Some(Change::RelaxFailure) => failure = Ordering::Relaxed,
@@ -493,7 +565,7 @@ macro_rules! atomic {
                         if seen != current {
                             return Err(seen);
                         }
-                        self.inner().store(new, store_part(success));
+                        self.plainly_store(new, store_part(success));
                         return Ok(seen);
                     }
                     Some(Change::Postpone(until)) => {
@@ -545,12 +617,18 @@ macro_rules! integer {
                         .unwrap_or_default();
                 }
                 let order = match change_at(location, Operation::Modify(order.into())) {
-                    None => order,
+                    None => {
+                        if let Some(old) = self.settled(|value| std::mem::replace(value, change(*value))) {
+                            self.after(location);
+                            return old;
+                        }
+                        order
+                    }
                     Some(Change::DropAcquire) => without_acquire(order),
                     Some(Change::DropRelease) => without_release(order),
                     Some(Change::Tear) => {
                         let seen = self.read_latest(load_part(order));
-                        self.inner().store(change(seen), store_part(order));
+                        self.plainly_store(change(seen), store_part(order));
                         return seen;
                     }
                     Some(Change::Postpone(until)) => {
@@ -624,7 +702,7 @@ macro_rules! integer {
                 if !in_model() {
                     return self.plain.fetch_update(success, failure, next);
                 }
-                let mut seen = self.inner().load(failure);
+                let mut seen = self.settled(|value| *value).unwrap_or_else(|| self.inner().load(failure));
                 while let Some(new) = next(seen) {
                     match self.exchange_at(seen, new, success, failure, location) {
                         Ok(seen) => return Ok(seen),
@@ -712,6 +790,7 @@ pub(crate) fn fence(order: Ordering) {
         return std::sync::atomic::fence(order);
     }
     match change_at(location, Operation::Fence(order.into())) {
+        None if is_alone() => {}
         None => loom::sync::atomic::fence(order),
         Some(Change::DropFence) => {}
         Some(Change::WeakenFence) => loom::sync::atomic::fence(Ordering::AcqRel),
@@ -863,7 +942,7 @@ pub(crate) mod key_drops {
 /// `defer` sees what led to it. There is no lock, and no other edge: not even the fences of `pin` and `defer`, to which
 /// loom gives more meaning than the language does.
 pub(crate) mod epoch {
-    use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model};
+    use super::{Cell, Ordering, Rc, RefCell, SETTING, VecDeque, in_model, is_alone};
     use loom::sync::atomic::AtomicU64;
     use loom::thread::{ThreadId, current};
     use std::collections::{BTreeSet, HashMap};
@@ -920,6 +999,11 @@ pub(crate) mod epoch {
         BOOK.with_borrow(|book| book.edges.clone())
     }
 
+    /// `None` also if there is no other thread, which makes edges superfluous.
+    fn edges_between_threads() -> Option<Rc<Edges>> {
+        edges().filter(|_| !is_alone())
+    }
+
     pub(super) fn forget() {
         // What a failed execution left is neither run nor dropped.
         std::mem::forget(BOOK.take());
@@ -941,7 +1025,7 @@ pub(crate) mod epoch {
     }
 
     pub(crate) fn pin() -> Guard {
-        if let Some(edges) = edges().filter(|_| has_news()) {
+        if let Some(edges) = edges_between_threads().filter(|_| has_news()) {
             edges.deferred.fetch_add(0, Ordering::Acquire);
             BOOK.with_borrow_mut(|book| book.acquired.insert(current().id(), book.defer_count));
         }
@@ -954,7 +1038,7 @@ pub(crate) mod epoch {
     /// No model holds two guards at a time, so a thread can always unpin. While it has, other threads may run.
     pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         unpin(guard.id);
-        if let Some(edges) = edges() {
+        if let Some(edges) = edges_between_threads() {
             edges.away.fetch_add(1, Ordering::Relaxed);
         }
         let pinned = pin();
@@ -980,7 +1064,7 @@ pub(crate) mod epoch {
             let run: Box<dyn FnOnce() + '_> = Box::new(|| drop(run()));
             // SAFETY: the caller promises that it lasts.
             let run = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce() + 'static>>(run) };
-            if let Some(edges) = edges() {
+            if let Some(edges) = edges_between_threads() {
                 edges.deferred.fetch_add(1, Ordering::Release);
             }
             BOOK.with_borrow_mut(|book| {
@@ -1003,8 +1087,7 @@ pub(crate) mod epoch {
     }
 
     fn unpin(id: u64) {
-        let edges = edges();
-        if let Some(edges) = &edges {
+        if let Some(edges) = edges_between_threads() {
             edges.of(id).fetch_add(1, Ordering::Release);
         }
         BOOK.with_borrow_mut(|book| {
@@ -1014,7 +1097,7 @@ pub(crate) mod epoch {
                 deferred.waits_for.remove(&id);
             }
         });
-        while edges.is_some()
+        while edges().is_some()
             && let Some(deferred) = next_ripe()
         {
             run(deferred);
@@ -1029,7 +1112,7 @@ pub(crate) mod epoch {
     }
 
     fn run(deferred: Deferred) {
-        if let Some(edges) = edges() {
+        if let Some(edges) = edges_between_threads() {
             for guard in deferred.comes_after {
                 edges.of(guard).fetch_add(0, Ordering::Acquire);
             }
