@@ -11,6 +11,7 @@ use crate::shard::{Access, Glimpse, Intent};
 use crate::thread;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::mem::needs_drop;
 use std::time::Duration;
 
 /// Keys looked up side by side: more than the processor fetches at once, few enough that all are still in its first
@@ -143,9 +144,14 @@ where
         mut each: impl FnMut(Place<'_, K, V>, Option<Glimpse<'_>>, T, &Access) -> R,
     ) -> Vec<R> {
         let run = |chunk: &mut Chunk<'_, K, V, T>, access: &mut Access, answers: &mut Vec<R>| {
+            let leaves_keys = needs_drop::<K>() && intent == Intent::End;
+            let shards: Vec<_> =
+                if leaves_keys { chunk.iter().map(|(place, _)| place.shard).collect() } else { vec![] };
             let glimpses = glimpses(chunk, intent, access);
             let seen = chunk.drain(..).zip(&glimpses);
             answers.extend(seen.map(|((place, item), &glimpse)| each(place, glimpse, item, access)));
+            // As often as with single calls; and not before all are done, since meanwhile no glimpse is good.
+            shards.into_iter().for_each(|shard| shard.drop_ripe_keys(access));
         };
         self.by_chunks(items, key, run)
     }

@@ -204,11 +204,10 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
 
     fn finish(&mut self) {
         let ordinal = thread::ordinal();
-        let access = Access::new(&ordinal);
         let (batch, shard) = (self.batch, self.batch.shard());
         let ended = self.nodes.len() + mem::take(&mut self.rearmed);
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
-        shard.finish_all(&mut self.nodes, &access);
+        shard.finish_all(&mut self.nodes, &mut Access::new(&ordinal));
         batch.core.drop_keys_of(batch.shard_number, &with_keys);
         // Relaxed: a count.
         batch.core.reports[batch.shard_number].unfinished.fetch_sub(ended as u64, Relaxed);

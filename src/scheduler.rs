@@ -355,7 +355,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         Q: Hash + Eq + ?Sized,
     {
         let place = self.place(key);
-        self.cancel_at(place, None, key, &Access::new(&thread::ordinal()))
+        let ordinal = thread::ordinal();
+        let mut access = Access::new(&ordinal);
+        let value = self.cancel_at(place, None, key, &access)?;
+        place.shard.drop_ripe_keys(&mut access);
+        Some(value)
     }
 
     /// True if a timer is pending under `key` at this moment; not while its callback runs. Costs one hash and one
@@ -634,7 +638,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         moved
     }
 
-    /// Ends a timer whose place is known.
+    /// Ends a timer whose place is known. `drop_ripe_keys` follows.
     #[inline]
     pub(crate) fn cancel_at<'g, Q>(
         &self,

@@ -186,7 +186,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         self.count_end(&ordinal, Event::Drained);
         let (node, value) = shard.take_value(claim);
         let called = catch_unwind(AssertUnwindSafe(|| shard.with_claimed_key(&node, |key| each(key, value))));
-        shard.finish(node, &Access::new(&ordinal));
+        shard.finish(node, &mut Access::new(&ordinal));
         called.map_or_else(|panic| resume_unwind(panic), |()| true)
     }
 
@@ -253,7 +253,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, value) = shard.take_value(claim);
             drop_quietly(value);
-            shard.finish(node, &Access::new(&ordinal));
+            shard.finish(node, &mut Access::new(&ordinal));
         });
         count
     }
@@ -278,7 +278,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, due) = (claim.node(), claim.due(shard.hand()));
             let (claimed, value) = shard.take_value(claim);
-            shard.finish(claimed, &Access::new(&ordinal));
+            shard.finish(claimed, &mut Access::new(&ordinal));
             // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
             let key = unsafe { shard.take_key(node) };
             let key = key.expect("nobody takes a sealed shard's nodes out, so nobody else takes their keys");

@@ -34,14 +34,20 @@ pub(crate) mod epoch {
         HANDLE.try_with(LocalHandle::is_pinned).unwrap_or(false)
     }
 
-    /// Lets other threads run. Meanwhile the calling thread is not pinned: what it could reach may be gone afterwards.
-    /// If the thread cannot unpin, since it holds another guard, this returns false and has no effect.
-    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
+    /// Runs `run` while the calling thread is not pinned: what it could reach may be gone afterwards. If it cannot
+    /// unpin, since it holds another guard or its thread-locals are gone, `run` finds it pinned.
+    pub(crate) fn unpinned<R>(guard: &mut Guard, run: impl FnOnce() -> R) -> R {
         // A thread whose thread-locals are gone looks as if it were not pinned, and its guard cannot be pinned again.
+        if is_pinned() { guard.repin_after(run) } else { run() }
+    }
+
+    /// Lets other threads run. Meanwhile the calling thread is not pinned: what it could reach may be gone afterwards.
+    /// If the thread cannot unpin, this returns false and has no effect.
+    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
         if !is_pinned() {
             return false;
         }
-        let has_left = guard.repin_after(|| {
+        let has_left = unpinned(guard, || {
             let has_left = !is_pinned();
             if has_left {
                 std::thread::yield_now();

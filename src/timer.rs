@@ -104,8 +104,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Timer<K, V> {
         let (shard, ordinal) = (self.shard(), thread::ordinal());
         // The line is needed as well as the node: asked for beside it.
         shard.prefetch_line_of(self.address.hash);
-        let value = shard.cancel_this(self.identity, &Access::new(&ordinal))?;
+        let mut access = Access::new(&ordinal);
+        let value = shard.cancel_this(self.identity, &access)?;
         self.core().count_end(&ordinal, Event::Cancelled);
+        shard.drop_ripe_keys(&mut access);
         Some(value)
     }
 

@@ -5,7 +5,7 @@
 
 mod support;
 
-use shardwheel::{Close, Executor, ManualClock, Next, Scheduler};
+use shardwheel::{Close, Executor, ManualClock, Next, Scheduler, Timer};
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -162,6 +162,37 @@ fn cancelled_by_handle() {
         maker.assert_values_gone();
         assert!(maker.keys.alive() < 4 * COUNT as usize, "their keys go as well");
     });
+}
+
+/// The calls that end timers drop their keys, or those of earlier ones, so that these do not wait for new timers.
+#[test]
+fn keys_go_although_no_timer_begins() {
+    type End = fn(&Names, &ManualClock, Vec<Timer<Name, Token>>);
+    let ends: [(&str, End); 4] = [
+        ("fired", |_, clock, _| assert_eq!(clock.advance(HOUR), COUNT as usize)),
+        ("cancelled", |scheduler, _, _| {
+            (0..COUNT).for_each(|id| assert!(scheduler.cancel(text(id).as_str()).is_some()));
+        }),
+        ("cancelled in a batch", |scheduler, _, _| {
+            let keys: Vec<_> = (0..COUNT).map(text).collect();
+            let values = scheduler.cancel_batch(keys.iter().map(String::as_str));
+            assert_eq!(values.into_iter().flatten().count(), COUNT as usize);
+        }),
+        ("cancelled by handles", |_, _, timers| timers.iter().for_each(|timer| assert!(timer.cancel().is_some()))),
+    ];
+    for (name, end) in ends {
+        // Other tests' threads may be stopped in the middle of a call just then.
+        eventually(name, || {
+            let mut has_gone = false;
+            let nothing: fn(&Maker, &Names) = |_, _| {};
+            on_manual_clock_with(nothing, |scheduler, clock, maker| {
+                let start = |id| scheduler.schedule_with_handle(maker.key(id), maker.value(id), HOUR).expect("open").1;
+                end(scheduler, clock, (0..COUNT).map(start).collect());
+                has_gone = maker.keys.alive() < COUNT as usize / 2;
+            });
+            has_gone
+        });
+    }
 }
 
 #[test]
@@ -556,6 +587,13 @@ fn nothing_to_drop_and_a_timer_that_would_come_back() {
 fn a_key_that_panicked_once_leaves_no_timer_uncounted() {
     thread_local! {
         static PANICS: Cell<bool> = const { Cell::new(false) };
+        static DROPPED_IN_CALLS: Cell<bool> = const { Cell::new(false) };
+    }
+    struct Value(Token);
+    impl Drop for Value {
+        fn drop(&mut self) {
+            DROPPED_IN_CALLS.set(DROPPED_IN_CALLS.get() || is_within_a_call());
+        }
     }
     #[derive(Clone, Copy)]
     struct Moody;
@@ -571,18 +609,140 @@ fn a_key_that_panicked_once_leaves_no_timer_uncounted() {
     impl Eq for Moody {}
     hush_callbacks();
     let values = Ledger::default();
-    let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Moody, _: Token| ()).unwrap();
-    let start = |id| scheduler.schedule_with(Moody, values.token(id), HOUR).unwrap();
+    let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Moody, _: Value| ()).unwrap();
+    let start = |id| scheduler.schedule_with(Moody, Value(values.token(id)), HOUR).unwrap();
     assert!(start(1).is_none());
     PANICS.set(true);
     assert!(start(2).is_none());
     assert_eq!((scheduler.len(), values.alive()), (2, 2));
-    assert_eq!(start(3).map(|value| value.id), Some(1), "the one that was to be found");
+    assert_eq!(start(3).map(|value| value.0.id), Some(1), "the one that was to be found");
     let stats = scheduler.stats();
     assert_eq!((stats.scheduled, stats.replaced, scheduler.len(), values.alive()), (3, 2, 1, 1));
     assert!(scheduler.cancel(&Moody).is_some() && scheduler.is_empty());
     assert_eq!(values.alive(), 0);
     values.assert_none_twice();
+    assert!(!DROPPED_IN_CALLS.get());
+}
+
+/// True if the calling thread is in a call of some scheduler. (`close` waits until no thread is, to have timers back;
+/// but not for its own thread.)
+fn is_within_a_call() -> bool {
+    let (other, _clock) = Scheduler::builder().shards(1).build_manual(|_: &u64, ()| {}).expect("in range");
+    assert!(other.schedule(1, HOUR).is_ok());
+    other.close(Close::Return).returned.is_empty()
+}
+
+/// However a timer has ended: the destructor of its key may run in a later call, of another timer. It may take as long
+/// as it likes, and do whatever code outside of all calls may do.
+#[test]
+fn a_keys_destructor_runs_within_no_call() {
+    struct Closes {
+        id: u64,
+        in_calls: Arc<AtomicUsize>,
+    }
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            self.in_calls.fetch_add(usize::from(is_within_a_call()), SeqCst);
+        }
+    }
+    impl PartialEq for Closes {
+        fn eq(&self, other: &Self) -> bool {
+            self.id == other.id
+        }
+    }
+    impl Eq for Closes {}
+    impl Hash for Closes {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.id.hash(state);
+        }
+    }
+    impl Borrow<u64> for Closes {
+        fn borrow(&self) -> &u64 {
+            &self.id
+        }
+    }
+    type Closing = Scheduler<Closes>;
+    type End = fn(&Closing, &ManualClock);
+    const COUNT: u64 = 300;
+
+    let ends: [(&str, End); 6] = [
+        ("cancelled", |scheduler, _| (0..COUNT).for_each(|id| assert!(scheduler.cancel(&id).is_some()))),
+        ("cancelled in a batch", |scheduler, _| {
+            let keys: Vec<_> = (0..COUNT).collect();
+            assert!(scheduler.cancel_batch(&keys).into_iter().all(|value| value.is_some()));
+        }),
+        ("cancelled by a handle", |scheduler, _| {
+            let (in_calls, id) = (Arc::default(), COUNT);
+            let key = || Closes { id, in_calls: Arc::clone(&in_calls) };
+            for _ in 0..COUNT {
+                assert!(scheduler.schedule_unindexed(key(), (), HOUR).expect("open").cancel().is_some());
+            }
+            assert_eq!(in_calls.load(SeqCst), 0);
+        }),
+        ("fired", |_, clock| assert_eq!(clock.advance(HOUR) as u64, COUNT)),
+        ("drained", |scheduler, _| assert_eq!(scheduler.drain(|_, ()| {}) as u64, COUNT)),
+        ("given way", |scheduler, _| {
+            let (in_calls, id) = (Arc::default(), 1);
+            for _ in 0..COUNT {
+                let key = Closes { id, in_calls: Arc::clone(&in_calls) };
+                assert!(!scheduler.schedule_if_absent(key, (), HOUR).expect("open").has_started());
+            }
+            assert_eq!(in_calls.load(SeqCst), 0);
+        }),
+    ];
+    for (name, end) in ends {
+        let in_calls = Arc::new(AtomicUsize::new(0));
+        let (scheduler, clock) = Scheduler::builder().shards(2).build_manual(|_: &Closes, ()| {}).expect("in range");
+        let key = |id| Closes { id, in_calls: Arc::clone(&in_calls) };
+        (0..COUNT).for_each(|id| assert!(scheduler.schedule(key(id), HOUR).is_ok()));
+        end(&scheduler, &clock);
+        // These get the nodes of those.
+        (0..COUNT).for_each(|id| assert!(scheduler.schedule(key(id), HOUR).is_ok()));
+        drop((scheduler, clock));
+        assert_eq!(in_calls.load(SeqCst), 0, "{name}");
+    }
+}
+
+/// To close one waits for all calls of any scheduler.
+#[test]
+fn a_keys_destructor_that_hangs_holds_up_no_other_scheduler() {
+    struct Hangs(u64, Arc<Gate>);
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            self.1.pass();
+        }
+    }
+    impl PartialEq for Hangs {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+    impl Eq for Hangs {}
+    impl Hash for Hangs {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    let gate = Arc::new(Gate::default());
+    let opener = Opener(&gate);
+    let hanging = support::start({
+        let gate = Arc::clone(&gate);
+        move || {
+            let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Hangs, ()| {}).expect("in range");
+            for id in 0..COUNT {
+                let timer = scheduler.schedule_unindexed(Hangs(id, Arc::clone(&gate)), (), HOUR).expect("open");
+                assert!(timer.cancel().is_some());
+            }
+        }
+    });
+    eventually("a destructor hangs", || gate.arrived() > 0);
+    let (other, _clock) = Scheduler::builder().shards(1).build_manual(|_: &u64, ()| {}).expect("in range");
+    assert!(other.schedule(1, HOUR).is_ok());
+    let closing = support::start(move || other.close(Close::Return).returned.len());
+    assert_eq!(closing.recv_timeout(PATIENCE), Ok(1));
+    drop(opener);
+    hanging.recv_timeout(PATIENCE).expect("it goes on");
 }
 
 /// On an `Inline` worker: to wait for the other scheduler's workers may be to wait for itself.

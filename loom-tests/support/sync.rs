@@ -1036,15 +1036,20 @@ pub(crate) mod epoch {
     }
 
     /// No model holds two guards at a time, so a thread can always unpin. While it has, other threads may run.
-    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
+    pub(crate) fn unpinned<R>(guard: &mut Guard, run: impl FnOnce() -> R) -> R {
         unpin(guard.id);
         if let Some(edges) = edges_between_threads() {
             edges.away.fetch_add(1, Ordering::Relaxed);
         }
+        let answer = run();
         let pinned = pin();
         guard.id = pinned.id;
         std::mem::forget(pinned);
-        true
+        answer
+    }
+
+    pub(crate) fn step_aside(guard: &mut Guard) -> bool {
+        unpinned(guard, || true)
     }
 
     /// True if anything was deferred that the calling thread has not acquired.

@@ -327,13 +327,13 @@ impl<K: Named> World<K> {
     /// Ends the callback of a timer that repeats. True if the timer has come back.
     pub(crate) fn run_ends(&self, thread: u32, run: Run, next: Option<u64>, now: u64) -> bool {
         let ordinal = ordinal(thread);
-        let access = Access::new(&ordinal);
+        let mut access = Access::new(&ordinal);
         let now = Tick(TICK_0 + now);
         let next = next.map(|tick| Due { tick: Some(Tick(TICK_0 + tick)), now });
         match self.shard.rearm_or_end(run.node, run.value, next, now, &access) {
             Fired::Rearmed => true,
             Fired::Ended(node, _value) => {
-                self.shard.finish(node, &access);
+                self.shard.finish(node, &mut access);
                 false
             }
         }
@@ -348,20 +348,28 @@ impl<K: Named> World<K> {
 
     pub(crate) fn cancel(&self, thread: u32, key: u32) -> Option<u32> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
-        let access = Access::new(&ordinal);
-        self.shard.cancel(spot, None, |k| k.name() == key, &access).map(|value| value.name)
+        let mut access = Access::new(&ordinal);
+        let value = self.shard.cancel(spot, None, |k| k.name() == key, &access)?;
+        self.shard.drop_ripe_keys(&mut access);
+        Some(value.name)
     }
 
     /// As `cancel`, in a batch: goes on from what it saw of the key's line before.
     pub(crate) fn cancel_as_seen(&self, thread: u32, key: u32) -> Option<u32> {
         let (spot, ordinal) = (self.spot(key), ordinal(thread));
-        let access = Access::new(&ordinal);
+        let mut access = Access::new(&ordinal);
         let glimpse = self.shard.glimpse(spot, Intent::End, &access);
-        self.shard.cancel(spot, glimpse, |k| k.name() == key, &access).map(|value| value.name)
+        let value = self.shard.cancel(spot, glimpse, |k| k.name() == key, &access)?;
+        self.shard.drop_ripe_keys(&mut access);
+        Some(value.name)
     }
 
     pub(crate) fn cancel_this(&self, thread: u32, timer: Identity) -> Option<u32> {
-        self.shard.cancel_this(timer, &Access::new(&ordinal(thread))).map(|value| value.name)
+        let ordinal = ordinal(thread);
+        let mut access = Access::new(&ordinal);
+        let value = self.shard.cancel_this(timer, &access)?;
+        self.shard.drop_ripe_keys(&mut access);
+        Some(value.name)
     }
 
     pub(crate) fn reschedule(&self, thread: u32, key: u32, tick: u64) -> bool {
@@ -386,7 +394,7 @@ impl<K: Named> World<K> {
     pub(crate) fn run(&self, thread: u32, Run { node, value }: Run) -> (u32, u32) {
         let ordinal = ordinal(thread);
         let key = self.shard.with_claimed_key(&node, K::name);
-        self.shard.finish(node, &Access::new(&ordinal));
+        self.shard.finish(node, &mut Access::new(&ordinal));
         (key, value.name)
     }
 
@@ -400,11 +408,12 @@ impl<K: Named> World<K> {
         let ordinal = ordinal(thread);
         let access = Access::new(&ordinal);
         self.shard.seal(&access, |claim| claims.push(claim));
+        drop(access);
         claims
             .into_iter()
             .map(|claim| {
                 let (node, value) = self.shard.take_value(claim);
-                self.shard.finish(node, &access);
+                self.shard.finish(node, &mut Access::new(&ordinal));
                 value.name
             })
             .collect()
@@ -502,7 +511,7 @@ impl Worker {
                     if repeats {
                         self.runs.push(Run { node, value });
                     } else {
-                        shard.finish(node, &Access::new(&ordinal));
+                        shard.finish(node, &mut Access::new(&ordinal));
                     }
                 }
             }

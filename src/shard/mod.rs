@@ -53,7 +53,7 @@ pub(crate) use segments::{LEN_MAX as NODES_MAX, SEGMENT_COUNT, Segments, Zeroed}
 pub(crate) use slab::NoNode;
 pub(crate) use tick::{HINT_TICK_BITS, HORIZON_TICKS, Tick};
 
-use crate::sync::epoch::{Guard, pin};
+use crate::sync::epoch::{Guard, pin, unpinned};
 use crate::sync::{AtomicU64, Ordering, fence, prefetch};
 use hint::{AtomicPromise, Promise, hint_tick};
 use index::{Found, Index, Unplaced};
@@ -215,7 +215,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
         let (replaced, others) = succession::take_replaced(&self.index, &self.slab, spot, node, access);
         let started = Started { identity, replaced, others: others.len() };
-        others.into_iter().for_each(|value| _ = shielded(|| drop(value)));
+        if !others.is_empty() {
+            unpinned(&mut access.guard, || others.into_iter().for_each(|value| _ = shielded(|| drop(value))));
+        }
         Ok(started)
     }
 
@@ -319,7 +321,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Ends the pending timer whose key satisfies `is_key`: it will never fire, and its value is returned. A timer that
-    /// is firing will not come back; its value is in use, so the answer is `None`.
+    /// is firing will not come back; its value is in use, so the answer is `None`. `drop_ripe_keys` follows.
     #[inline]
     pub(crate) fn cancel<'g>(
         &'g self,
@@ -343,7 +345,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         None
     }
 
-    /// As `cancel`, for a timer that is known by its identity.
+    /// As `cancel`, for a timer that is known by its identity. `drop_ripe_keys` follows.
     #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
         while let Some((node, word)) = self.current(timer) {
@@ -499,10 +501,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.prefetch_tail(node);
     }
 
-    /// Called after a timer has ended. Drops keys that nobody can be looking at any more, and wakes the worker if most
-    /// hints have become stale. Runs user code, so no protocol step may be under way.
-    fn tidy(&self, access: &Access) {
-        self.slab.tidy(access);
+    /// Called after timers have ended. Drops keys that nobody can be looking at any more; meanwhile this thread is not
+    /// pinned. Runs user code, so no protocol step may be under way.
+    pub(crate) fn drop_ripe_keys(&self, access: &mut Access) {
+        self.slab.drop_ripe_keys(access);
+    }
+
+    /// Called after a timer has ended. Wakes the worker if most hints have become stale.
+    fn wake_if_stale(&self) {
         if self.slab.has_stale_hints() && self.alarm.is_asleep() {
             self.alarm.interrupt();
         }

@@ -22,7 +22,7 @@ use super::line::NO_HASH;
 use super::ordinal::Ordinal;
 use super::segments::{Segments, Zeroed};
 use super::slab::{Node, Slab};
-use crate::sync::epoch::step_aside;
+use crate::sync::epoch::{step_aside, unpinned};
 use crate::sync::size::{BATCH, RIPE_LISTS, STRANDS, WAITING_BATCHES};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, key_drops};
 use Ordering::{Acquire, Relaxed, Release};
@@ -251,7 +251,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// As `refill`, but only with used nodes; `None` if there are none.
-    fn refill_used(&self, access: &Access) -> Option<u32> {
+    fn refill_used(&self, access: &mut Access) -> Option<u32> {
         if let Some(chain) = self.pop_batch(&self.reuse.clean, access) {
             return self.keep(chain, self.reuse.batch, access);
         }
@@ -422,11 +422,12 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         Chain::of(nodes)
     }
 
-    /// Takes a ripe batch, and drops its keys. `None` if that would be too deep in keys' destructors that call
+    /// Takes a ripe batch, and drops its keys while this thread is not pinned: their destructors are the user's, and
+    /// may take long. `None` if that would be too deep in keys' destructors that call
     /// schedulers: if each such call got the next batch, with further destructors, they would nest as deep as there are
     /// batches. (The depth is not kept under the thread's number, since a thread whose thread-local is gone takes a new
     /// number in each call.)
-    fn pop_cleaned(&self, access: &Access) -> Option<Chain> {
+    fn pop_cleaned(&self, access: &mut Access) -> Option<Chain> {
         if !std::mem::needs_drop::<K>() {
             return self.pop_ripe(access);
         }
@@ -434,14 +435,16 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             return None;
         }
         let chain = self.pop_ripe(access);
-        chain.into_iter().for_each(|chain| self.drop_keys(chain));
+        if let Some(chain) = chain {
+            unpinned(&mut access.guard, || self.drop_keys(chain));
+        }
         key_drops::end();
         chain
     }
 
     /// Drops the keys of one ripe batch, if there is one. Called as timers end, so that keys do not wait for new
     /// timers. Runs user code; no protocol step may be under way.
-    pub(super) fn tidy(&self, access: &Access) {
+    pub(super) fn drop_ripe_keys(&self, access: &mut Access) {
         if std::mem::needs_drop::<K>()
             && let Some(chain) = self.pop_cleaned(access)
         {

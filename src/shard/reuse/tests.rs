@@ -140,6 +140,51 @@ fn chains_come_out_of_the_lists_as_they_went_in() {
     }
 }
 
+/// In a call that ends a timer, and in one that needs nodes.
+#[test]
+fn keys_are_dropped_while_the_thread_is_not_pinned() {
+    use crate::sync::epoch::{is_pinned, pin};
+    use std::cell::Cell;
+
+    struct Key;
+    impl Drop for Key {
+        fn drop(&mut self) {
+            let count = if is_pinned() { &WHILE_PINNED } else { &DROPPED };
+            count.set(count.get() + 1);
+        }
+    }
+    thread_local! {
+        static WHILE_PINNED: Cell<u32> = const { Cell::new(0) };
+        static DROPPED: Cell<u32> = const { Cell::new(0) };
+    }
+    const BATCH: u32 = 4;
+    let ordinal = crate::thread::ordinal();
+    let by_the_end: fn(&Arc<Slab<Key, ()>>, &mut Access) = |slab, access| slab.drop_ripe_keys(access);
+    let by_a_start = |slab: &Arc<Slab<Key, ()>>, access: &mut Access| {
+        // Its key goes with the slab.
+        assert!(slab.allocate(0, Key, (), Deadline::NEVER, Repeats::Never, access).is_ok());
+    };
+    for (name, drops_keys) in [("end", by_the_end), ("start", by_a_start)] {
+        let slab = Arc::new(Slab::new(BATCH));
+        DROPPED.set(0);
+        let guard = pin();
+        for _ in 0..BATCH {
+            let access = &mut Access::new(&ordinal);
+            let node = slab.allocate(0, Key, (), Deadline::NEVER, Repeats::Never, access);
+            let node = node.unwrap_or_else(|_| panic!("there are nodes"));
+            end(&slab, node, access);
+        }
+        drop(guard);
+        let begin = std::time::Instant::now();
+        while slab.ripe()[0].0.load(Relaxed) == 0 {
+            assert!(begin.elapsed().as_secs() < 60, "the batch does not come back");
+            pin().flush();
+        }
+        drops_keys(&slab, &mut Access::new(&ordinal));
+        assert_eq!((DROPPED.get(), WHILE_PINNED.get()), (BATCH, 0), "{name}");
+    }
+}
+
 /// Keys whose destructors end further timers, and so might each drop the next batch of keys, on top of each other; on a
 /// thread that lives, and in the destructor of a thread-local, where the thread takes a number for each call.
 #[cfg(not(miri))]
@@ -185,9 +230,9 @@ fn destructors_that_end_timers_do_not_pile_up_on_the_stack() {
         let begin = Instant::now();
         while DROPPED.get() < TIMERS && begin.elapsed() < Duration::from_secs(60) {
             let ordinal = crate::thread::ordinal();
-            let access = Access::new(&ordinal);
+            let mut access = Access::new(&ordinal);
             access.guard.flush();
-            slab.tidy(&access);
+            slab.drop_ripe_keys(&mut access);
         }
         (DROPPED.get() >= TIMERS).then(|| DEEPEST.take())
     }
@@ -253,7 +298,7 @@ fn start_and_end<K: Send + Sync + 'static>(slab: &Arc<Slab<K, ()>>, key: K) {
     let node = slab.allocate(0, key, (), Deadline::NEVER, Repeats::Never, &mut access);
     let node = node.unwrap_or_else(|_| panic!("there are nodes"));
     end(slab, node, &access);
-    slab.tidy(&access);
+    slab.drop_ripe_keys(&mut access);
 }
 
 /// Batches that wait for their grace period, perhaps for long, do not keep the memory of a slab that nobody has any
