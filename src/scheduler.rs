@@ -15,6 +15,7 @@ use crate::service::Core;
 use crate::shard::{Access, Due, Glimpse, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
 use crate::thread;
 use crate::timer::{Address, Link, Timer};
+use crate::unwind::caught;
 use crate::when::When;
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
@@ -171,7 +172,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
     /// more than 584 years after the scheduler was built; but such a timer can be cancelled and moved.
     ///
     /// Key and value are moved several times on their way into the timer and out of it. A type of more than some
-    /// hundred bytes belongs in a [`Box`] or an [`Arc`]. (With many thousand bytes, compiling takes long, too.)
+    /// hundred bytes belongs in a [`Box`] or an [`Arc`]. (With many thousand bytes, compiling takes long, too; and more
+    /// than some ten thousand may be too much for the stack of the thread that runs callbacks.)
     ///
     /// Costs one reading of the clock, one hash and one look-up. As a rule it makes a system call, which wakes the
     /// worker, only if the deadline is the shard's earliest.
@@ -217,6 +219,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
 
     /// As [`schedule_with`](Self::schedule_with), and returns a handle that cancels and moves this very timer without
     /// looking up its key. If nobody will look the key up, [`schedule_unindexed`](Self::schedule_unindexed) is faster.
+    /// (So it is for a time-out that is mostly cancelled: here the key goes into the index and comes out of it, which
+    /// takes as long as with [`cancel`](Self::cancel).)
     ///
     /// The handle costs one atomic increment more, on one of several counts, so that threads rarely contend.
     ///
@@ -716,8 +720,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> 
 /// Waits for threads to end.
 fn join(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
-        // They cannot panic; if one did, the scheduler still ends.
-        let _ = thread.join();
+        // They cannot panic; if one did, the scheduler still ends. And `join` itself panics in a process that was forked
+        // off, which has none of these threads.
+        let _ = caught(|| thread.join());
     }
 }
 

@@ -771,3 +771,34 @@ fn a_destructor_that_a_worker_runs_waits_for_no_other_scheduler() {
         drop(opener);
     });
 }
+
+/// The child has a copy of the scheduler, and none of its threads.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_was_forked_off_may_close_its_copy() {
+    // Those of the system's library. (In a child of `Command` every panic aborts.)
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+
+    let scheduler = Scheduler::builder().shards(2).build(|_: &u64, _: String| {}).expect("in range");
+    assert!(scheduler.schedule_with(1, text(1), HOUR).is_ok());
+    // SAFETY: the child allocates, for which the library is prepared, and ends without what other threads may have locked.
+    let child = unsafe { fork() };
+    if child == 0 {
+        let close = || scheduler.close(Close::Discard).discarded;
+        let discarded = catch_unwind(AssertUnwindSafe(close));
+        // SAFETY: ends this process only.
+        unsafe { _exit(i32::from(!matches!(discarded, Ok(1)))) };
+    }
+    let status = within(PATIENCE, "a child that closes its copy", move || {
+        let mut status = -1;
+        // SAFETY: writes one number.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        status
+    });
+    assert_eq!(status, 0, "the child closes its copy");
+    assert_eq!(scheduler.close(Close::Return).returned.len(), 1, "this process has its own");
+}

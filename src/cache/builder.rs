@@ -194,14 +194,16 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// The number of shards of the timers, each with a worker thread of its own, as [`crate::Builder::shards`]. Default
-    /// 1; accepted 1 to 1024. (One more thread, for all of them, works ahead while the number of timers grows.)
+    /// 1; accepted 1 to 1024. (One more thread, for all of them, works ahead while the number of timers grows. With a
+    /// listener there are those that call it, too: see [`executor`](Self::executor).)
     pub fn shards(mut self, count: usize) -> Self {
         self.timers = self.timers.shards(count);
         self
     }
 
     /// Who takes expired entries out and calls the listener for them. Default: with a listener, threads of the cache's
-    /// own, as for a scheduler ([`crate::Builder::executor`]); without one, the workers themselves.
+    /// own, one for each shard and one for each core, as for a scheduler ([`crate::Builder::executor`]); without one,
+    /// the workers themselves.
     ///
     /// Expired entries in a job that the executor drops are never seen again, but count until their keys are used
     /// again; with a limit they also keep their values, and make room for new ones in their turn. (Entries that were

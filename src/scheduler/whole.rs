@@ -82,7 +82,9 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// up, or because too many callbacks wait.
     ///
     /// Works from any thread, callbacks included. Joins the workers, unless it is called from a callback (or from a
-    /// destructor of what one leaves), or another call of `close` is joining them.
+    /// destructor of what one leaves), or another call of `close` is joining them. With
+    /// [`Executor::Inline`](crate::Executor::Inline), or an [`Executor::Custom`](crate::Executor::Custom) that runs
+    /// jobs right there, workers run callbacks: so no callback may wait for another thread that calls `close`.
     ///
     /// Callbacks that were handed over before, or are by [`Close::FireNow`], still run, on threads that nobody joins,
     /// possibly after `close` or the last handle's drop has returned. A program that must not cut them short calls
