@@ -720,8 +720,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> 
 /// Waits for threads to end.
 fn join(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
-        // They cannot panic; if one did, the scheduler still ends. And `join` itself panics in a process that was forked
-        // off, which has none of these threads.
+        // They cannot panic; if one did, the scheduler still ends. And `join` itself panics in a process that was
+        // forked off, which has none of these threads.
         let _ = caught(|| thread.join());
     }
 }

@@ -785,7 +785,8 @@ fn a_process_that_was_forked_off_may_close_its_copy() {
 
     let scheduler = Scheduler::builder().shards(2).build(|_: &u64, _: String| {}).expect("in range");
     assert!(scheduler.schedule_with(1, text(1), HOUR).is_ok());
-    // SAFETY: the child allocates, for which the library is prepared, and ends without what other threads may have locked.
+    // SAFETY: the child allocates, for which the library is prepared, and needs nothing that other threads may have
+    // locked.
     let child = unsafe { fork() };
     if child == 0 {
         let close = || scheduler.close(Close::Discard).discarded;
