@@ -51,11 +51,10 @@ const MOST: usize = 1536;
 const GIVEN_BACK: usize = 512;
 /// There are lookouts again when the first worker's thread has had so many calm turns in a row, each with little enough
 /// to do, and soon after the one before. The number doubles, up to the greatest, if a lookout resigns before it has had
-/// `PROVEN` turns; or `PROVEN_QUICK`, if that is because of slow callbacks, since those hold up others.
+/// `PROVEN` turns.
 const CALM: u32 = 32;
 const CALM_MAX: u32 = 8192;
-const PROVEN: u32 = 128;
-const PROVEN_QUICK: u32 = 2048;
+const PROVEN: u32 = 64;
 /// The weight of what there was before, in means over the lookout's turns; that of the latest turn is 1.
 const PAST: u32 = 7;
 /// It also resigns if there is something to do less often than this, on average (or two ticks, if that is longer): then
@@ -452,14 +451,14 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
     fn resign_if(&self, lookouts: &Lookouts, duty: &mut Duty, has_reason: bool) {
         if duty.is_on && has_reason {
-            self.resign(lookouts, duty, PROVEN);
+            self.resign(lookouts, duty);
         }
     }
 
-    fn resign(&self, lookouts: &Lookouts, duty: &mut Duty, proven: u32) {
+    fn resign(&self, lookouts: &Lookouts, duty: &mut Duty) {
         // Relaxed: a number.
         let doubled = CALM_MAX.min(2 * self.calm.load(Relaxed));
-        self.end_duty(lookouts, duty, if duty.turns < proven { doubled } else { CALM });
+        self.end_duty(lookouts, duty, if duty.turns < PROVEN { doubled } else { CALM });
     }
 
     /// `calm`: how many calm turns it takes until there is a lookout again.
@@ -484,10 +483,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let round = self.round(self.is_watched(lookouts, duty.number));
         if self.dismiss_missing(lookouts) {
             // Most likely a slow callback keeps it.
-            return self.resign(lookouts, duty, PROVEN_QUICK);
+            return self.resign(lookouts, duty);
         }
         if self.is_alone_for_long(lookouts, duty) {
-            return self.resign(lookouts, duty, PROVEN);
+            return self.resign(lookouts, duty);
         }
         for number in lookouts.due_by(round.due_by.0) {
             if !self.see_to(lookouts, number, &round, duty) {
@@ -496,7 +495,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             }
         }
         if round.gathers && self.run_callbacks() {
-            self.resign(lookouts, duty, PROVEN_QUICK);
+            self.resign(lookouts, duty);
         }
         duty.load = duty.load * PAST as usize / (PAST as usize + 1) + duty.looks;
         duty.looks = 0;

@@ -624,6 +624,50 @@ fn what_a_slow_callback_delays() {
     println!("latest of each round: median {:.1?}, 45th of 50 {:.1?}, most {:.1?}", latest[24], latest[44], latest[49]);
 }
 
+/// What it costs if some of ten thousand callbacks a second take 20 ms, for ten seconds: processor time of each, and
+/// lateness.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "prints what docs/benchmarks/firing.md tells"]
+fn what_slow_callbacks_cost() {
+    const COUNT: u32 = 100_000;
+
+    let spent = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("this process has threads");
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
+        stats.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    let round = |every: u32| {
+        let (sender, fired) = channel();
+        let callback = move |number: &u32, due: Instant| {
+            let _ = sender.send(due.elapsed());
+            if number % every == every - 1 {
+                thread::sleep(ms(20));
+            }
+        };
+        let scheduler = Scheduler::builder().shards(2).build(callback).expect("in range");
+        let begin = Instant::now() + ms(500);
+        let due = |number: u32| begin + number * MS / 10;
+        (0..COUNT).for_each(|number| ignore(scheduler.schedule_at(number, due(number), due(number))));
+        let before = spent();
+        thread::sleep((due(COUNT) + ms(50)).duration_since(Instant::now()));
+        let each = (spent() - before) / u64::from(COUNT);
+        let mut late: Vec<_> = fired.try_iter().collect();
+        late.sort_unstable();
+        assert_eq!(late.len(), COUNT as usize);
+        (each, late[COUNT as usize / 100 * 99], late[COUNT as usize / 1000 * 999])
+    };
+    let rates = [0, 2, 5, 10];
+    let of_rate = |slow: u32| round((COUNT / 10).checked_div(slow).unwrap_or(u32::MAX));
+    let rounds = [(); 3].map(|()| rates.map(of_rate));
+    for (place, slow) in rates.into_iter().enumerate() {
+        let mut figures = rounds.each_ref().map(|round| round[place]);
+        figures.sort_unstable();
+        let [(least, ..), (each, p99, p999), (most, ..)] = figures;
+        println!("{slow} a second: {each} ns each ({least} to {most}), p99 {p99:.2?}, p99.9 {p999:.2?}");
+    }
+}
+
 /// The shard of key 0 is blocked; the keys of all others fire in time.
 fn others_are_punctual(
     scheduler: &Scheduler<u64, bool>,

@@ -411,8 +411,8 @@ fn stays_after(spent: Duration, turns: u32) -> (bool, bool, u32) {
 fn a_lookout_that_is_kept_by_a_callback_resigns() {
     assert_eq!(stays_after(LATE, 9), (true, true, CALM));
     let too_long = [LATE + Duration::from_nanos(1), 10 * LATE, PATIENCE];
-    assert_eq!(too_long.map(|spent| stays_after(spent, PROVEN_QUICK - 1)), [(false, false, 2 * CALM); 3]);
-    assert_eq!(stays_after(PATIENCE, PROVEN_QUICK), (false, false, CALM));
+    assert_eq!(too_long.map(|spent| stays_after(spent, PROVEN - 1)), [(false, false, 2 * CALM); 3]);
+    assert_eq!(stays_after(PATIENCE, PROVEN), (false, false, CALM));
 }
 
 /// Otherwise no thread could rely on it until that callback has ended.
