@@ -151,7 +151,7 @@ where
             let seen = chunk.drain(..).zip(&glimpses);
             answers.extend(seen.map(|((place, item), &glimpse)| each(place, glimpse, item, access)));
             // As often as with single calls; and not before all are done, since meanwhile no glimpse is good.
-            shards.into_iter().for_each(|shard| shard.drop_ripe_keys(access));
+            shards.into_iter().for_each(|shard| _ = shard.drop_ripe_keys(access));
         };
         self.by_chunks(items, key, run)
     }

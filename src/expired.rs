@@ -207,11 +207,15 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
         let (batch, shard) = (self.batch, self.batch.shard());
         let ended = self.nodes.len() + mem::take(&mut self.rearmed);
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
-        shard.finish_all(&mut self.nodes, &mut Access::new(&ordinal));
-        batch.core.drop_keys_of(batch.shard_number, &with_keys);
+        let mut access = Access::new(&ordinal);
+        shard.finish_all(&mut self.nodes, &access);
         // Relaxed: a count.
         batch.core.reports[batch.shard_number].unfinished.fetch_sub(ended as u64, Relaxed);
         batch.unfinished.end(ended, &batch.core.under_way[batch.shard_number]);
+        // After that, since nobody who waits for callbacks should wait for keys' destructors.
+        (0..ended).take_while(|_| shard.drop_ripe_keys(&mut access)).for_each(drop);
+        drop(access);
+        batch.core.drop_keys_of(batch.shard_number, &with_keys);
     }
 }
 

@@ -564,7 +564,10 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), &mut access);
         match started {
             Ok(None) => count(Event::Scheduled),
-            Ok(Some(_)) => core.capacity.give(&ordinal, 1),
+            Ok(Some(_)) => {
+                core.capacity.give(&ordinal, 1);
+                shard.drop_ripe_keys(&mut access);
+            }
             Err(_) => {
                 core.capacity.give(&ordinal, 1);
                 count(Event::Rejected);

@@ -10,7 +10,7 @@ use crate::fanout::hand_over;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
+use crate::shard::{Access, Claim, ClaimedNode, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::sync::epoch::{self, Guard, pin};
 use crate::thread;
@@ -186,7 +186,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         self.count_end(&ordinal, Event::Drained);
         let (node, value) = shard.take_value(claim);
         let called = catch_unwind(AssertUnwindSafe(|| shard.with_claimed_key(&node, |key| each(key, value))));
-        shard.finish(node, &mut Access::new(&ordinal));
+        finish(shard, node, &ordinal);
         called.map_or_else(|panic| resume_unwind(panic), |()| true)
     }
 
@@ -253,7 +253,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, value) = shard.take_value(claim);
             drop_quietly(value);
-            shard.finish(node, &mut Access::new(&ordinal));
+            finish(shard, node, &ordinal);
         });
         count
     }
@@ -278,7 +278,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, due) = (claim.node(), claim.due(shard.hand()));
             let (claimed, value) = shard.take_value(claim);
-            shard.finish(claimed, &mut Access::new(&ordinal));
+            finish(shard, claimed, &ordinal);
             // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
             let key = unsafe { shard.take_key(node) };
             let key = key.expect("nobody takes a sealed shard's nodes out, so nobody else takes their keys");
@@ -314,10 +314,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
     }
 
     /// If the scheduler is gone, drops the keys of these timers, whose callbacks were still under way when it went.
-    /// `nodes` are finished.
+    /// `nodes` are finished; if the scheduler is not gone, they may be other timers' by now.
     pub(crate) fn drop_keys_of(&self, shard: usize, nodes: &[u32]) {
         if !nodes.is_empty() && self.abandoned.is_set() {
-            // SAFETY: the flag says that no key is looked up any more.
+            // SAFETY: the flag says that no key is looked up any more, and no timer begins on any of these nodes.
             nodes.iter().for_each(|&node| unsafe { self.shards[shard].drop_key(node) });
         }
     }
@@ -328,6 +328,16 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Core<K, V> {
         // SAFETY: `&mut self`: no call and no callback is under way.
         unsafe { self.drop_leftover_keys() };
     }
+}
+
+fn finish<K, V>(shard: &Shard<K, V>, claim: ClaimedNode, ordinal: &Ordinal)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let mut access = Access::new(ordinal);
+    shard.finish(claim, &access);
+    shard.drop_ripe_keys(&mut access);
 }
 
 /// Calls `each` for each of a sealed shard's timers, whose memory is asked for ahead.

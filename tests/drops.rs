@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks, ignore, lock, ms, within};
 
 /// A key that owns memory and is counted.
@@ -703,27 +703,53 @@ fn a_keys_destructor_runs_within_no_call() {
     }
 }
 
+/// A key whose destructor hangs until the gate opens.
+struct Hangs(u64, Arc<Gate>);
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
+        self.1.pass();
+    }
+}
+
+impl PartialEq for Hangs {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Hangs {}
+
+impl Hash for Hangs {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// A thread that has run a callback drops keys of others after that. (There is one batch of them, so one thread hangs;
+/// and no call of this one, which would drop them.)
+#[test]
+fn who_waits_for_callbacks_waits_for_no_keys_destructor() {
+    const BATCH: u64 = 64;
+    const LATER: u64 = 20;
+
+    let gate = Arc::new(Gate::default());
+    let scheduler = Scheduler::builder().shards(1).build(|_: &Hangs, ()| {}).expect("in range");
+    let opener = Opener(&gate);
+    let begin = Instant::now() + ms(50);
+    for id in 0..BATCH + LATER {
+        let due = begin + ms(5 * id.saturating_sub(BATCH));
+        assert!(scheduler.schedule_at(Hangs(id, Arc::clone(&gate)), (), due).is_ok());
+    }
+    eventually("all have fired", || scheduler.stats().fired == BATCH + LATER);
+    eventually("a destructor hangs", || gate.arrived() > 0);
+    assert!(scheduler.wait_for_callbacks(PATIENCE));
+    drop(opener);
+}
+
 /// To close one waits for all calls of any scheduler.
 #[test]
 fn a_keys_destructor_that_hangs_holds_up_no_other_scheduler() {
-    struct Hangs(u64, Arc<Gate>);
-    impl Drop for Hangs {
-        fn drop(&mut self) {
-            self.1.pass();
-        }
-    }
-    impl PartialEq for Hangs {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-    impl Eq for Hangs {}
-    impl Hash for Hangs {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
-
     let gate = Arc::new(Gate::default());
     let opener = Opener(&gate);
     let hanging = support::start({

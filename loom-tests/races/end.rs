@@ -143,7 +143,7 @@ const FINISH_OR_GO: Model = Model::new("finish_or_go", || {
     });
     let (claimed, value) = world.shard.take_value(claim);
     outcome((value.name, world.shard.with_claimed_key(&claimed, |_| ())));
-    world.shard.finish(claimed, &mut Access::new(&ordinal));
+    world.shard.finish(claimed, &Access::new(&ordinal));
     // SAFETY: no call uses a key, and the timer is finished.
     unsafe { world.shard.drop_key(node) };
     assert_eq!(join(goer), [], "its value was taken");

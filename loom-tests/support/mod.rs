@@ -316,11 +316,14 @@ pub(crate) fn sweep(file: &str, models: &[Model]) {
     let mut places = BTreeSet::new();
     let mut ways = Vec::new();
     for model in models {
+        // Recorded with visible loads, which come first.
+        let mut reached = Places::new();
         let explored = model.in_each_way(|loads| {
             let explored = model.explore(loads, None);
             explored.result?;
-            places.extend(explored.places.iter().copied());
-            ways.push((model, loads, explored.places, explored.executions));
+            reached.extend(explored.places);
+            places.extend(reached.iter().copied());
+            ways.push((model, loads, reached.clone(), explored.executions));
             Ok(explored.raced_places)
         });
         explored.unwrap_or_else(|failure| panic!("{}: {failure}", model.name));

@@ -23,6 +23,16 @@ pub(crate) fn ordinal(thread: u32) -> Ordinal {
     unsafe { Ordinal::assume(thread) }
 }
 
+fn finish<K, V>(shard: &Shard<K, V>, claim: ClaimedNode, ordinal: &Ordinal)
+where
+    K: Eq + Send + Sync + 'static,
+    V: Send + 'static,
+{
+    let mut access = Access::new(ordinal);
+    shard.finish(claim, &access);
+    shard.drop_ripe_keys(&mut access);
+}
+
 thread_local! {
     static LEDGER: RefCell<Ledger> = RefCell::default();
 }
@@ -333,7 +343,8 @@ impl<K: Named> World<K> {
         match self.shard.rearm_or_end(run.node, run.value, next, now, &access) {
             Fired::Rearmed => true,
             Fired::Ended(node, _value) => {
-                self.shard.finish(node, &mut access);
+                self.shard.finish(node, &access);
+                self.shard.drop_ripe_keys(&mut access);
                 false
             }
         }
@@ -394,7 +405,7 @@ impl<K: Named> World<K> {
     pub(crate) fn run(&self, thread: u32, Run { node, value }: Run) -> (u32, u32) {
         let ordinal = ordinal(thread);
         let key = self.shard.with_claimed_key(&node, K::name);
-        self.shard.finish(node, &mut Access::new(&ordinal));
+        finish(&self.shard, node, &ordinal);
         (key, value.name)
     }
 
@@ -413,7 +424,7 @@ impl<K: Named> World<K> {
             .into_iter()
             .map(|claim| {
                 let (node, value) = self.shard.take_value(claim);
-                self.shard.finish(node, &mut Access::new(&ordinal));
+                finish(&self.shard, node, &ordinal);
                 value.name
             })
             .collect()
@@ -511,7 +522,7 @@ impl Worker {
                     if repeats {
                         self.runs.push(Run { node, value });
                     } else {
-                        shard.finish(node, &mut Access::new(&ordinal));
+                        finish(shard, node, &ordinal);
                     }
                 }
             }

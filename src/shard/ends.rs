@@ -170,10 +170,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
 
     /// Says that the key of a claimed timer is not needed any more. The node leaves the index only now: the claimer, on
     /// another core as a rule, need not fetch its hash and line. (A timer of the same key that has begun meanwhile may
-    /// have taken it out already.)
-    ///
-    /// Runs user code (see `drop_ripe_keys`), so no protocol step may be under way.
-    pub(crate) fn finish(&self, claim: ClaimedNode, access: &mut Access) {
+    /// have taken it out already.) `drop_ripe_keys` follows.
+    pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
         let unlinked = claim.leaves_index && self.take_out_of_index(node, access);
         // If we took it out, nobody needs the word any more to find out who retires the node. But somebody may still
@@ -183,7 +181,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         if unlinked || was_unlinked {
             self.slab.retire(node, access);
         }
-        self.drop_ripe_keys(access);
     }
 
     /// Takes the value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
@@ -206,7 +203,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Takes the value of our own timer, which has given way, and its node out of the index.
-    pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &mut Access) -> V {
+    pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) -> V {
         // SAFETY: the timer never was pending, so its value is its author's: ours. We come here once.
         let value = unsafe { node.tail.take_value() };
         // Others may be comparing its key, so it is finished like a timer that was claimed.

@@ -42,8 +42,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         });
     }
 
-    /// Finishes claimed timers whose values were taken just now. Leaves `nodes` empty.
-    pub(crate) fn finish_all(&self, nodes: &mut Vec<ClaimedNode>, access: &mut Access) {
+    /// Finishes claimed timers whose values were taken just now. Leaves `nodes` empty. `drop_ripe_keys` follows.
+    pub(crate) fn finish_all(&self, nodes: &mut Vec<ClaimedNode>, access: &Access) {
         let mut left = nodes.drain(..);
         let fetch_lines =
             |nodes: &[ClaimedNode]| nodes.iter().take(FETCH_GROUP).for_each(|node| self.fetch_line(node.node()));

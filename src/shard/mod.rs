@@ -221,7 +221,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         Ok(started)
     }
 
-    /// Starts a timer, unless one of the same key is pending or firing: then the value comes back.
+    /// Starts a timer, unless one of the same key is pending or firing: then the value comes back, and `drop_ripe_keys`
+    /// follows.
     pub(crate) fn schedule_if_absent(
         &self,
         spot: Spot,
@@ -501,10 +502,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.prefetch_tail(node);
     }
 
-    /// Called after timers have ended. Drops keys that nobody can be looking at any more; meanwhile this thread is not
-    /// pinned. Runs user code, so no protocol step may be under way.
-    pub(crate) fn drop_ripe_keys(&self, access: &mut Access) {
-        self.slab.drop_ripe_keys(access);
+    /// Called after a timer has ended. Drops some keys that nobody can be looking at any more, if there are any;
+    /// meanwhile this thread is not pinned. Runs user code, which may take long: so no protocol step may be under way,
+    /// and nobody wait for this thread.
+    pub(crate) fn drop_ripe_keys(&self, access: &mut Access) -> bool {
+        self.slab.drop_ripe_keys(access)
     }
 
     /// Called after a timer has ended. Wakes the worker if most hints have become stale.

@@ -442,14 +442,16 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         chain
     }
 
-    /// Drops the keys of one ripe batch, if there is one. Called as timers end, so that keys do not wait for new
-    /// timers. Runs user code; no protocol step may be under way.
-    pub(super) fn drop_ripe_keys(&self, access: &mut Access) {
-        if std::mem::needs_drop::<K>()
-            && let Some(chain) = self.pop_cleaned(access)
-        {
-            self.push_batch(&self.reuse.clean, chain);
+    /// Drops the keys of one ripe batch, and returns true, if there is one. Called as timers end, so that keys do not
+    /// wait for new timers. Runs user code; no protocol step may be under way.
+    pub(super) fn drop_ripe_keys(&self, access: &mut Access) -> bool {
+        if !std::mem::needs_drop::<K>() {
+            return false;
         }
+        let cleaned = self.pop_cleaned(access);
+        let has_any = cleaned.is_some();
+        cleaned.into_iter().for_each(|chain| self.push_batch(&self.reuse.clean, chain));
+        has_any
     }
 
     /// Drops the keys of a chain that is ours, after its grace period; the chain stays as it is.

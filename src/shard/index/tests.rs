@@ -67,7 +67,7 @@ fn a_timer_that_is_ended_while_it_fires_is_no_longer_passed_by() {
         assert_eq!(linked(&shard), 0, "round {round}");
     }
     for (claim, value) in firing {
-        let access = &mut access();
+        let access = &access();
         let Fired::Ended(claim, _) = shard.rearm_or_end(claim, value, None, NOW, access) else {
             panic!("it was ended")
         };
@@ -97,7 +97,7 @@ fn a_key_may_be_started_again_before_its_callback_is_done() {
         late.push(shard.take_value(claim).0);
     }
     assert!(!shard.holds(Spot::of(3), |_| true, &access()));
-    shard.finish_all(&mut late, &mut access());
+    shard.finish_all(&mut late, &access());
     assert_eq!((linked(&shard), late.len()), (0, 0));
     // But for the batch that is not full.
     assert_eq!(shard.nodes_in_use(), 64);
@@ -117,7 +117,7 @@ fn a_key_may_be_started_if_absent_before_its_callback_is_done() {
         let claim = shard.claim(Spot::of(3), is_key, &access()).expect("it is pending");
         late.push(shard.take_value(claim).0);
     }
-    shard.finish_all(&mut late, &mut access());
+    shard.finish_all(&mut late, &access());
     assert_eq!((linked(&shard), shard.nodes_in_use()), (0, 64));
 }
 

@@ -159,7 +159,7 @@ fn keys_are_dropped_while_the_thread_is_not_pinned() {
     }
     const BATCH: u32 = 4;
     let ordinal = crate::thread::ordinal();
-    let by_the_end: fn(&Arc<Slab<Key, ()>>, &mut Access) = |slab, access| slab.drop_ripe_keys(access);
+    let by_the_end: fn(&Arc<Slab<Key, ()>>, &mut Access) = |slab, access| assert!(slab.drop_ripe_keys(access));
     let by_a_start = |slab: &Arc<Slab<Key, ()>>, access: &mut Access| {
         // Its key goes with the slab.
         assert!(slab.allocate(0, Key, (), Deadline::NEVER, Repeats::Never, access).is_ok());
