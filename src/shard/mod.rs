@@ -502,8 +502,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.prefetch_tail(node);
     }
 
-    /// Called after a timer has ended. Drops some keys that nobody can be looking at any more, if there are any;
-    /// meanwhile this thread is not pinned. Runs user code, which may take long: so no protocol step may be under way,
+    /// Called after a timer has ended. Drops some keys that nobody can be looking at any more; meanwhile this thread is
+    /// not pinned. False if there were none. Runs user code, which may take long: so no protocol step may be under way,
     /// and nobody wait for this thread.
     pub(crate) fn drop_ripe_keys(&self, access: &mut Access) -> bool {
         self.slab.drop_ripe_keys(access)
