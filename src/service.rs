@@ -10,7 +10,7 @@ use crate::fanout::hand_over;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, ClaimedNode, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
+use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
 use crate::stats::{ShardStats, Stats};
 use crate::sync::epoch::{self, Guard, pin};
 use crate::thread;
@@ -186,7 +186,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         self.count_end(&ordinal, Event::Drained);
         let (node, value) = shard.take_value(claim);
         let called = catch_unwind(AssertUnwindSafe(|| shard.with_claimed_key(&node, |key| each(key, value))));
-        finish(shard, node, &ordinal);
+        shard.finish_alone(node, &mut Access::new(&ordinal));
         called.map_or_else(|panic| resume_unwind(panic), |()| true)
     }
 
@@ -253,7 +253,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, value) = shard.take_value(claim);
             drop_quietly(value);
-            finish(shard, node, &ordinal);
+            shard.finish_alone(node, &mut Access::new(&ordinal));
         });
         count
     }
@@ -278,7 +278,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         for_each_ahead(shard, claims, |claim| {
             let (node, due) = (claim.node(), claim.due(shard.hand()));
             let (claimed, value) = shard.take_value(claim);
-            finish(shard, claimed, &ordinal);
+            shard.finish_alone(claimed, &mut Access::new(&ordinal));
             // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
             let key = unsafe { shard.take_key(node) };
             let key = key.expect("nobody takes a sealed shard's nodes out, so nobody else takes their keys");
@@ -328,16 +328,6 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Core<K, V> {
         // SAFETY: `&mut self`: no call and no callback is under way.
         unsafe { self.drop_leftover_keys() };
     }
-}
-
-fn finish<K, V>(shard: &Shard<K, V>, claim: ClaimedNode, ordinal: &Ordinal)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let mut access = Access::new(ordinal);
-    shard.finish(claim, &access);
-    shard.drop_ripe_keys(&mut access);
 }
 
 /// Calls `each` for each of a sealed shard's timers, whose memory is asked for ahead.

@@ -636,33 +636,7 @@ fn is_within_a_call() -> bool {
 /// as it likes, and do whatever code outside of all calls may do.
 #[test]
 fn a_keys_destructor_runs_within_no_call() {
-    struct Closes {
-        id: u64,
-        in_calls: Arc<AtomicUsize>,
-    }
-    impl Drop for Closes {
-        fn drop(&mut self) {
-            self.in_calls.fetch_add(usize::from(is_within_a_call()), SeqCst);
-        }
-    }
-    impl PartialEq for Closes {
-        fn eq(&self, other: &Self) -> bool {
-            self.id == other.id
-        }
-    }
-    impl Eq for Closes {}
-    impl Hash for Closes {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.id.hash(state);
-        }
-    }
-    impl Borrow<u64> for Closes {
-        fn borrow(&self) -> &u64 {
-            &self.id
-        }
-    }
-    type Closing = Scheduler<Closes>;
-    type End = fn(&Closing, &ManualClock);
+    type End = fn(&Scheduler<Hooked>, &ManualClock);
     const COUNT: u64 = 300;
 
     let ends: [(&str, End); 6] = [
@@ -672,28 +646,25 @@ fn a_keys_destructor_runs_within_no_call() {
             assert!(scheduler.cancel_batch(&keys).into_iter().all(|value| value.is_some()));
         }),
         ("cancelled by a handle", |scheduler, _| {
-            let (in_calls, id) = (Arc::default(), COUNT);
-            let key = || Closes { id, in_calls: Arc::clone(&in_calls) };
+            let (in_calls, key) = counting();
             for _ in 0..COUNT {
-                assert!(scheduler.schedule_unindexed(key(), (), HOUR).expect("open").cancel().is_some());
+                assert!(scheduler.schedule_unindexed(key(COUNT), (), HOUR).expect("open").cancel().is_some());
             }
             assert_eq!(in_calls.load(SeqCst), 0);
         }),
         ("fired", |_, clock| assert_eq!(clock.advance(HOUR) as u64, COUNT)),
         ("drained", |scheduler, _| assert_eq!(scheduler.drain(|_, ()| {}) as u64, COUNT)),
         ("given way", |scheduler, _| {
-            let (in_calls, id) = (Arc::default(), 1);
+            let (in_calls, key) = counting();
             for _ in 0..COUNT {
-                let key = Closes { id, in_calls: Arc::clone(&in_calls) };
-                assert!(!scheduler.schedule_if_absent(key, (), HOUR).expect("open").has_started());
+                assert!(!scheduler.schedule_if_absent(key(1), (), HOUR).expect("open").has_started());
             }
             assert_eq!(in_calls.load(SeqCst), 0);
         }),
     ];
     for (name, end) in ends {
-        let in_calls = Arc::new(AtomicUsize::new(0));
-        let (scheduler, clock) = Scheduler::builder().shards(2).build_manual(|_: &Closes, ()| {}).expect("in range");
-        let key = |id| Closes { id, in_calls: Arc::clone(&in_calls) };
+        let (in_calls, key) = counting();
+        let (scheduler, clock) = Scheduler::builder().shards(2).build_manual(|_: &Hooked, ()| {}).expect("in range");
         (0..COUNT).for_each(|id| assert!(scheduler.schedule(key(id), HOUR).is_ok()));
         end(&scheduler, &clock);
         // These get the nodes of those.
@@ -703,27 +674,54 @@ fn a_keys_destructor_runs_within_no_call() {
     }
 }
 
-/// A key whose destructor hangs until the gate opens.
-struct Hangs(u64, Arc<Gate>);
+/// A counter, and keys whose destructors raise it if they run within a call.
+fn counting() -> (Arc<AtomicUsize>, impl Fn(u64) -> Hooked) {
+    let in_calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&in_calls);
+    (in_calls, hooked(move || _ = count.fetch_add(usize::from(is_within_a_call()), SeqCst)))
+}
 
-impl Drop for Hangs {
+/// Keys whose destructors call `at_drop`.
+fn hooked(at_drop: impl Fn() + Send + Sync + 'static) -> impl Fn(u64) -> Hooked {
+    let at_drop = Arc::new(at_drop);
+    move |id| Hooked { id, at_drop: Arc::clone(&at_drop) as _ }
+}
+
+struct Hooked {
+    id: u64,
+    at_drop: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Drop for Hooked {
     fn drop(&mut self) {
-        self.1.pass();
+        (self.at_drop)();
     }
 }
 
-impl PartialEq for Hangs {
+impl PartialEq for Hooked {
     fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
+        self.id == other.id
     }
 }
 
-impl Eq for Hangs {}
+impl Eq for Hooked {}
 
-impl Hash for Hangs {
+impl Hash for Hooked {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        self.id.hash(state);
     }
+}
+
+impl Borrow<u64> for Hooked {
+    fn borrow(&self) -> &u64 {
+        &self.id
+    }
+}
+
+/// Keys whose destructors hang until the gate opens.
+fn hanging(gate: &Arc<Gate>) -> impl Fn(u64) -> Hooked + use<> {
+    let gate = Arc::clone(gate);
+    hooked(move || gate.pass())
 }
 
 /// A thread that has run a callback drops keys of others after that. (There is one batch of them, so one thread hangs;
@@ -734,12 +732,12 @@ fn who_waits_for_callbacks_waits_for_no_keys_destructor() {
     const LATER: u64 = 20;
 
     let gate = Arc::new(Gate::default());
-    let scheduler = Scheduler::builder().shards(1).build(|_: &Hangs, ()| {}).expect("in range");
+    let scheduler = Scheduler::builder().shards(1).build(|_: &Hooked, ()| {}).expect("in range");
     let opener = Opener(&gate);
-    let begin = Instant::now() + ms(50);
+    let (key, begin) = (hanging(&gate), Instant::now() + ms(50));
     for id in 0..BATCH + LATER {
         let due = begin + ms(5 * id.saturating_sub(BATCH));
-        assert!(scheduler.schedule_at(Hangs(id, Arc::clone(&gate)), (), due).is_ok());
+        assert!(scheduler.schedule_at(key(id), (), due).is_ok());
     }
     eventually("all have fired", || scheduler.stats().fired == BATCH + LATER);
     eventually("a destructor hangs", || gate.arrived() > 0);
@@ -752,14 +750,13 @@ fn who_waits_for_callbacks_waits_for_no_keys_destructor() {
 fn a_keys_destructor_that_hangs_holds_up_no_other_scheduler() {
     let gate = Arc::new(Gate::default());
     let opener = Opener(&gate);
-    let hanging = support::start({
-        let gate = Arc::clone(&gate);
-        move || {
-            let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Hangs, ()| {}).expect("in range");
-            for id in 0..COUNT {
-                let timer = scheduler.schedule_unindexed(Hangs(id, Arc::clone(&gate)), (), HOUR).expect("open");
-                assert!(timer.cancel().is_some());
-            }
+    let (key, at_gate) = (hanging(&gate), Arc::clone(&gate));
+    let caller = support::start(move || {
+        let (scheduler, _clock) = Scheduler::builder().build_manual(|_: &Hooked, ()| {}).expect("in range");
+        // Until it hangs in one of these calls.
+        for id in (0..).take_while(|_| at_gate.arrived() == 0) {
+            let timer = scheduler.schedule_unindexed(key(id), (), HOUR).expect("open");
+            assert!(timer.cancel().is_some());
         }
     });
     eventually("a destructor hangs", || gate.arrived() > 0);
@@ -768,7 +765,7 @@ fn a_keys_destructor_that_hangs_holds_up_no_other_scheduler() {
     let closing = support::start(move || other.close(Close::Return).returned.len());
     assert_eq!(closing.recv_timeout(PATIENCE), Ok(1));
     drop(opener);
-    hanging.recv_timeout(PATIENCE).expect("it goes on");
+    caller.recv_timeout(PATIENCE).expect("it goes on");
 }
 
 /// On an `Inline` worker: to wait for the other scheduler's workers may be to wait for itself.

@@ -23,16 +23,6 @@ pub(crate) fn ordinal(thread: u32) -> Ordinal {
     unsafe { Ordinal::assume(thread) }
 }
 
-fn finish<K, V>(shard: &Shard<K, V>, claim: ClaimedNode, ordinal: &Ordinal)
-where
-    K: Eq + Send + Sync + 'static,
-    V: Send + 'static,
-{
-    let mut access = Access::new(ordinal);
-    shard.finish(claim, &access);
-    shard.drop_ripe_keys(&mut access);
-}
-
 thread_local! {
     static LEDGER: RefCell<Ledger> = RefCell::default();
 }
@@ -343,8 +333,7 @@ impl<K: Named> World<K> {
         match self.shard.rearm_or_end(run.node, run.value, next, now, &access) {
             Fired::Rearmed => true,
             Fired::Ended(node, _value) => {
-                self.shard.finish(node, &access);
-                self.shard.drop_ripe_keys(&mut access);
+                self.shard.finish_alone(node, &mut access);
                 false
             }
         }
@@ -405,7 +394,7 @@ impl<K: Named> World<K> {
     pub(crate) fn run(&self, thread: u32, Run { node, value }: Run) -> (u32, u32) {
         let ordinal = ordinal(thread);
         let key = self.shard.with_claimed_key(&node, K::name);
-        finish(&self.shard, node, &ordinal);
+        self.shard.finish_alone(node, &mut Access::new(&ordinal));
         (key, value.name)
     }
 
@@ -424,7 +413,7 @@ impl<K: Named> World<K> {
             .into_iter()
             .map(|claim| {
                 let (node, value) = self.shard.take_value(claim);
-                finish(&self.shard, node, &ordinal);
+                self.shard.finish_alone(node, &mut Access::new(&ordinal));
                 value.name
             })
             .collect()
@@ -522,7 +511,7 @@ impl Worker {
                     if repeats {
                         self.runs.push(Run { node, value });
                     } else {
-                        finish(shard, node, &ordinal);
+                        shard.finish_alone(node, &mut Access::new(&ordinal));
                     }
                 }
             }

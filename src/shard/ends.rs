@@ -183,6 +183,12 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         }
     }
 
+    /// `finish`, and `drop_ripe_keys`: runs user code.
+    pub(crate) fn finish_alone(&self, claim: ClaimedNode, access: &mut Access) {
+        self.finish(claim, access);
+        self.drop_ripe_keys(access);
+    }
+
     /// Takes the value of a pending timer that we have just ended with `End::Done`, and its node out of the index.
     // Inlined always: as `Slab::pop`.
     #[inline(always)]
