@@ -3,6 +3,7 @@
 use crate::callback::{Callback, Next, PanicHook};
 use crate::capacity::Capacity;
 use crate::clock::Clock;
+use crate::comebacks::Comebacks;
 use crate::counters::Counters;
 use crate::error::BuildError;
 use crate::executor::Executor;
@@ -269,7 +270,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Called with the key and the panic's payload when a callback has panicked. Panics are caught and counted in any
-    /// case.
+    /// case; those of the hook are caught as well, and not counted.
     ///
     /// ```
     /// # use shardwheel::Scheduler;
@@ -377,7 +378,8 @@ where
     /// - `reschedule` answers true, and the timer comes back at that deadline, whatever the callback answers;
     /// - `schedule` of the same key starts a new timer in its place.
     ///
-    /// A callback that panics counts as having answered [`Next::Done`].
+    /// A callback that panics counts as having answered [`Next::Done`]. At the end, see
+    /// [`close`](crate::Scheduler::close) for timers that are firing then.
     ///
     /// ```
     /// use shardwheel::{Next, Scheduler};
@@ -521,6 +523,7 @@ where
             under_way: (0..shard_count).map(|_| CachePadded::new(UnderWay::default())).collect(),
             sealing: UnderWay::default(),
             closing: Closing::default(),
+            comebacks: Comebacks::new(),
             abandoned: Abandoned::default(),
         };
         Parts {

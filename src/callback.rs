@@ -182,8 +182,8 @@ pub(crate) enum Comeback {
     AsAnswered(Next),
 }
 
-/// To be called after the callback of a timer that repeats and was due at `due`. `None`: it is pending again. `Some`:
-/// it has ended, and is to be finished.
+/// To be called after the callback of a timer that repeats and was due at `due`. `None`: it is pending again, or
+/// finished. `Some`: it has ended, and is to be finished.
 pub(crate) fn come_back<K, V>(
     batch: &Batch<K, V>,
     node: ClaimedNode,
@@ -210,6 +210,11 @@ where
     match fired {
         Fired::Rearmed => {
             core.counters.add(&ordinal, Event::Rearmed, 1);
+            None
+        }
+        Fired::Sealed(node, value, due) => {
+            // Its room is not given back: no timer begins any more.
+            core.keep_comeback(batch.shard_number, node, value, due);
             None
         }
         Fired::Ended(node, value) => {

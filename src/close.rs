@@ -30,14 +30,16 @@ pub enum Close {
     /// with [`Executor::Inline`](crate::Executor::Inline), and with the manual clock. Otherwise call
     /// [`wait_for_callbacks`](crate::Scheduler::wait_for_callbacks).
     FireNow,
-    /// Gives them back, with their remaining time.
+    /// Gives them back, with their remaining time. (Of a timer at a fixed rate, the time until its next run; its period
+    /// is not told.) A timer that repeats and is firing is given back by the next call: see
+    /// [`close`](crate::Scheduler::close).
     Return,
 }
 
 /// What became of the timers that were pending at [`Scheduler::close`](crate::Scheduler::close); see [`Close`] for an
 /// example.
 ///
-/// It is empty for every `close` after the first.
+/// It is empty for every `close` after the first, except for timers that were firing then and would have come back.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed<K, V> {

@@ -34,7 +34,7 @@ pub enum ScheduleError<K, V> {
     Full(K, V),
     /// The scheduler is closed. Permanent.
     Closed(K, V),
-    /// [`schedule_every`](crate::Scheduler::schedule_every) with a period of zero. Permanent.
+    /// [`schedule_every`](crate::Scheduler::schedule_every) with a period of zero, also after `close`. Permanent.
     ZeroPeriod(K, V),
 }
 

@@ -170,19 +170,19 @@ where
 struct Taken<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batch: &'a Batch<K, V>,
     nodes: Vec<ClaimedNode>,
-    /// Timers that have come back, which are not among `nodes`.
-    rearmed: usize,
+    /// Timers that have come back, or are finished, which are not among `nodes`.
+    settled: usize,
 }
 
 impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
     fn of(batch: &'a Batch<K, V>) -> Self {
-        Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)), rearmed: 0 }
+        Self { batch, nodes: Vec::with_capacity(batch.waiting().min(UNFINISHED_MAX)), settled: 0 }
     }
 
     /// Takes a timer's value and passes it to `end`, which returns the value of a timer that repeats, and when that is
     /// to come back.
     fn end(&mut self, claim: Claim, end: impl FnOnce(&ClaimedNode, V, bool) -> Option<(V, Comeback)>) {
-        if self.nodes.len() + self.rearmed == UNFINISHED_MAX {
+        if self.nodes.len() + self.settled == UNFINISHED_MAX {
             self.finish();
         }
         let shard = self.batch.shard();
@@ -197,7 +197,7 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
             let node = self.nodes.pop().expect("it was pushed");
             match come_back(self.batch, node, value, due, comeback) {
                 Some(node) => self.nodes.push(node),
-                None => self.rearmed += 1,
+                None => self.settled += 1,
             }
         }
     }
@@ -205,7 +205,7 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
     fn finish(&mut self) {
         let ordinal = thread::ordinal();
         let (batch, shard) = (self.batch, self.batch.shard());
-        let ended = self.nodes.len() + mem::take(&mut self.rearmed);
+        let ended = self.nodes.len() + mem::take(&mut self.settled);
         let with_keys = if needs_drop::<K>() { self.nodes.iter().map(ClaimedNode::node).collect() } else { Vec::new() };
         let mut access = Access::new(&ordinal);
         shard.finish_all(&mut self.nodes, &access);
@@ -221,7 +221,7 @@ impl<'a, K: Eq + Send + Sync + 'static, V: Send + 'static> Taken<'a, K, V> {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Drop for Taken<'_, K, V> {
     fn drop(&mut self) {
-        if !self.nodes.is_empty() || self.rearmed > 0 {
+        if !self.nodes.is_empty() || self.settled > 0 {
             self.finish();
         }
     }

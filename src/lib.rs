@@ -61,6 +61,7 @@ mod callback_thread;
 mod capacity;
 mod clock;
 mod close;
+mod comebacks;
 #[expect(unsafe_code, reason = "a type for which memory of zeroes is the default")]
 mod counters;
 mod crew;

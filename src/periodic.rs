@@ -21,14 +21,16 @@ where
     /// timer comes back. One value stays, and nothing is cloned; `period` is only when it runs first, and `missed` is
     /// not used.
     ///
+    /// For a first run at another time, `reschedule` it.
+    ///
     /// **Rate.** The rate is fixed: each deadline is the one before plus the period, to the nanosecond, and each run
     /// is at the first tick at or after its deadline. So it does not drift. A run never begins before the previous one
     /// has ended; `missed` says what becomes of the deadlines that pass meanwhile. There is at most one run per tick.
     /// With a period of a tick or less, that is the rate, and [`MissedTicks::Burst`] cannot catch up: it runs once a
     /// tick, until you `reschedule` it further than the next tick, which forgets what was missed.
     ///
-    /// **End.** It goes on until it is cancelled or replaced; neither a callback that panics nor an executor that
-    /// drops a run ends it.
+    /// **End.** It goes on until it is cancelled or replaced; neither a callback nor a clone that panics nor an
+    /// executor that drops a run ends it.
     ///
     /// **Between two runs** it is a timer like any other. `cancel` gives the value back. `reschedule` moves the next
     /// run, and the rate goes on from there. `expire_now` is one run more; a timer that never fires (its
@@ -36,7 +38,8 @@ where
     ///
     /// **While it fires**, from the claim until its callback is over, it is not pending, but can be reached: `cancel`
     /// answers `None`, and that run is the last; `reschedule` answers true and sets the next run; `schedule` of its
-    /// key answers `None` and takes its place; `drain` leaves it alone.
+    /// key answers `None` and takes its place; `drain` leaves it alone; a later call of
+    /// [`close`](Scheduler::close) gives it back.
     ///
     /// Costs as [`schedule_with`](Self::schedule_with), and a clone of the value per run. It counts towards
     /// [`Builder::capacity`](crate::Builder::capacity) all the time.

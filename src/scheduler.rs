@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 /// callbacks end by themselves, a moment later.)
 ///
 /// A value leaves the scheduler as soon as its timer ends: it goes to the caller who ends the timer, or to the
-/// callback when that begins. A key is dropped later: at the earliest when 64 timers have ended on the same thread in
+/// callback when that begins (or, if the timer repeats and the scheduler is [closed](Self::close) meanwhile, it is kept
+/// to be given back). A key is dropped later: at the earliest when 64 timers have ended on the same thread in
 /// the same shard, at the latest with the scheduler. So what must be released in time belongs in the value.
 ///
 /// A panic of a key's `Hash` or `Eq` goes on in the call. One exception: if two keys are compared to find out which
@@ -743,6 +744,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Drop for Inner<
             unsafe { self.core.discard_all() };
         }
         join(threads);
+        self.core.drop_comebacks();
         // SAFETY: closed, and this was the last handle through which a key can be looked up.
         unsafe { self.core.drop_leftover_keys() };
     }

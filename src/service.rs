@@ -4,13 +4,14 @@ use crate::callback::in_callback;
 use crate::capacity::Capacity;
 use crate::clock::Clock;
 use crate::close::{Close, Closed};
+use crate::comebacks::{Comebacks, Kept};
 use crate::counters::{Counters, Event};
 use crate::expired::{IsDue, Runner};
 use crate::fanout::hand_over;
 use crate::flags::{Abandoned, Closing};
 use crate::growth::Growth;
 use crate::lateness::Histogram;
-use crate::shard::{Access, Claim, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard};
+use crate::shard::{Access, Claim, ClaimedNode, Identity, Ordinal, PREFETCH_AHEAD, Purpose, Shard, Tick};
 use crate::stats::{ShardStats, Stats};
 use crate::sync::epoch::{self, Guard, pin};
 use crate::thread;
@@ -76,6 +77,7 @@ pub(crate) struct Core<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     /// Calls of `close` that may not have sealed all shards yet.
     pub(crate) sealing: UnderWay,
     pub(crate) closing: Closing,
+    pub(crate) comebacks: Comebacks<V>,
     /// Set when the last `Scheduler` goes: from then on no key is looked up.
     pub(crate) abandoned: Abandoned,
 }
@@ -196,7 +198,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         let sealing = self.sealing.enter();
         if !self.begin_close() {
             self.sealing.leave(sealing);
-            return closed;
+            return self.close_again(close);
+        }
+        if close == Close::Return {
+            self.comebacks.expect();
         }
         // Entered before anybody can see that the shards are sealed.
         let entered = if close == Close::FireNow { self.enter_all() } else { Vec::new() };
@@ -286,6 +291,48 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Core<K, V> {
         });
     }
 
+    /// For a timer that would have come back, after its callback, but whose shard is sealed: finishes it, and keeps it
+    /// for `close` if that wants it.
+    pub(crate) fn keep_comeback(&self, shard_number: usize, claim: ClaimedNode, value: V, due: Option<Tick>) {
+        let (node, ordinal) = (claim.node(), thread::ordinal());
+        // First, since `close` takes the key.
+        self.shards[shard_number].finish(claim, &Access::new(&ordinal));
+        if let Some(value) = self.comebacks.keep(Kept { shard_number, node, value, due }) {
+            drop_quietly(value);
+        }
+        self.drop_keys_of(shard_number, &[node]);
+    }
+
+    /// Gives back, or drops, the timers that would have come back since the first call.
+    fn close_again(&self, close: Close) -> Closed<K, V> {
+        let mut closed = Closed::default();
+        if close != Close::Return {
+            self.drop_comebacks();
+            return closed;
+        }
+        // As in `close`. Asked before the timers are taken: another thread that looks for them would find none.
+        let kept = if may_wait_for_readers() { self.comebacks.take() } else { Vec::new() };
+        if kept.is_empty() {
+            return closed;
+        }
+        let _readers_gone = wait_for_readers().expect("this thread may wait for them");
+        let (now, ordinal) = (self.clock.now(), thread::ordinal());
+        self.counters.add(&ordinal, Event::Rearmed, kept.len() as u64);
+        self.counters.add(&ordinal, Event::Returned, kept.len() as u64);
+        for Kept { shard_number, node, value, due } in kept {
+            // SAFETY: all readers of a sealed shard's keys have gone, and no new ones come; see `close`.
+            let key = unsafe { self.shards[shard_number].take_key(node) };
+            let key = key.expect("it is finished, its node stays, and nobody else takes it from the list");
+            closed.returned.push((key, value, self.clock.until(due, now)));
+        }
+        closed
+    }
+
+    /// Drops the values of timers that would have come back, now and from now on.
+    pub(crate) fn drop_comebacks(&self) {
+        self.comebacks.end().into_iter().for_each(|timer| drop_quietly(timer.value));
+    }
+
     /// Ends what is still pending, and drops its values.
     ///
     /// # Safety
@@ -361,18 +408,22 @@ where
 /// Every thread that held an epoch guard when `wait_for_readers` began has let go of it.
 struct ReadersGone;
 
-/// Waits until every thread that held an epoch guard at the call has let go of it. Returns `None` at once if this
-/// thread holds one.
-fn wait_for_readers() -> Option<ReadersGone> {
+/// False if this thread holds an epoch guard, or cannot tell.
+fn may_wait_for_readers() -> bool {
     if epoch::is_pinned() {
-        return None;
+        return false;
     }
     // A thread that is about to end has no handle of its own any more: it cannot tell whether it holds a guard.
-    let probe = pin();
-    if !epoch::is_pinned() {
+    let _probe = pin();
+    epoch::is_pinned()
+}
+
+/// Waits until every thread that held an epoch guard at the call has let go of it. Returns `None` at once if this
+/// thread may not wait.
+fn wait_for_readers() -> Option<ReadersGone> {
+    if !may_wait_for_readers() {
         return None;
     }
-    drop(probe);
     // Crossbeam has ordered the readers' steps before the drop of `present`; the channel orders that before our return.
     let (present, gone) = mpsc::channel::<()>();
     pin().defer(move || drop(present));

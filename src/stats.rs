@@ -14,7 +14,8 @@ pub struct Stats {
     /// Timers accepted, those that replaced another included.
     pub scheduled: u64,
     /// Times that a timer came back after its callback: periodic ones, and those of
-    /// [`Builder::build_rearming`](crate::Builder::build_rearming).
+    /// [`Builder::build_rearming`](crate::Builder::build_rearming). One that would have come back after
+    /// [`close`](crate::Scheduler::close) counts when a later call gives it back.
     pub rearmed: u64,
     /// Moves to another deadline: of pending timers, and of those whose callback is running.
     pub rescheduled: u64,

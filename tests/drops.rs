@@ -454,6 +454,124 @@ fn jobs_that_outlive_the_scheduler() {
     assert!(!timer.is_pending());
 }
 
+/// Timers that are firing when the scheduler is closed, and would come back: given back by a later call of `close`, or
+/// dropped with the scheduler. Handles keep the nodes all the time.
+#[test]
+fn what_would_come_back_after_a_close() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Last {
+        Collected,
+        Left,
+        DroppedWhileTheyFire,
+    }
+    const FEW: u64 = 300;
+    let scenario = |has_index: bool, runs: bool, last: Last| {
+        let (maker, kept) = (Maker::default(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&kept);
+        let executor = Executor::custom(move |job| lock(&seen).push(job));
+        let builder = Scheduler::builder().shards(2).executor(executor);
+        let callback = |key: &Name, value: &mut Token| {
+            assert_eq!(key.text, text(value.id));
+            Next::After(2 * HOUR)
+        };
+        let scheduler: Names = builder.build_rearming(callback).expect("in range");
+        let begin = |id| {
+            let (key, value) = (maker.key(id), maker.value(id));
+            let started = if has_index {
+                scheduler.schedule_with_handle(key, value, HOUR).map(|(_, timer)| timer)
+            } else {
+                scheduler.schedule_unindexed(key, value, HOUR)
+            };
+            started.expect("it is open and not full")
+        };
+        let timers: Vec<_> = (0..FEW).map(begin).collect();
+        // All but one are firing.
+        let (pending, firing) = timers.split_first().expect("there are some");
+        assert!(firing.iter().all(|timer| timer.expire_now() && timer.reschedule(HOUR)));
+        let closed = scheduler.close(Close::Return);
+        assert!(closed.returned.iter().map(|(_, value, _)| value.id).eq([0]) && !pending.is_pending());
+        drop(closed);
+        let is_closed = |timer: &Timer<Name, Token>| {
+            !timer.is_pending() && !timer.reschedule(MS) && !timer.expire_now() && timer.cancel().is_none()
+        };
+        assert!(firing.iter().all(is_closed));
+        assert_eq!(scheduler.close(Close::Return), Default::default(), "their values are in use");
+        let scheduler = Some(scheduler).filter(|_| last != Last::DroppedWhileTheyFire);
+        lock(&kept).drain(..).for_each(|job| if runs { job.run() } else { drop(job) });
+        let Some(scheduler) = scheduler else {
+            assert_eq!(maker.values.alive(), 0);
+            maker.assert_all_gone();
+            return;
+        };
+        assert_eq!(maker.values.alive(), FEW as usize - 1);
+        assert!(scheduler.wait_for_callbacks(PATIENCE));
+        if last == Last::Collected {
+            let mut returned = scheduler.close(Close::Return).returned;
+            returned.sort_by_key(|(_, value, _)| value.id);
+            assert!(returned.iter().map(|(_, value, _)| value.id).eq(1..FEW));
+            assert!(returned.iter().all(|(key, value, left)| key.text == text(value.id) && *left <= HOUR + MS));
+            assert_eq!(scheduler.close(Close::Return), Default::default(), "once");
+            drop(returned);
+        }
+        drop(scheduler);
+        assert_eq!(maker.values.alive(), 0);
+        maker.assert_all_gone();
+    };
+    for last in [Last::Collected, Last::Left, Last::DroppedWhileTheyFire] {
+        for (has_index, runs) in [(true, true), (true, false), (false, true), (false, false)] {
+            scenario(has_index, runs, last);
+        }
+    }
+}
+
+/// As before, and the values keep the scheduler: another way of closing it drops them, and all that end later.
+#[test]
+fn what_would_come_back_after_a_close_keeps_no_scheduler_that_is_closed_again() {
+    struct Holder(#[allow(dead_code, reason = "keeps the scheduler")] Scheduler<u64, Holder>);
+    for again in [Close::Discard, Close::FireNow] {
+        let jobs = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&jobs);
+        let builder = Scheduler::builder().executor(Executor::custom(move |job| lock(&kept).push(job)));
+        let scheduler: Scheduler<u64, Holder> = builder.build_rearming(|_, _| Next::After(HOUR)).expect("in range");
+        for key in [1, 2] {
+            assert!(
+                scheduler.schedule_with(key, Holder(scheduler.clone()), HOUR).is_ok() && scheduler.expire_now(&key)
+            );
+        }
+        scheduler.close(Close::Return);
+        let [first, second] = <[_; 2]>::try_from(std::mem::take(&mut *lock(&jobs))).expect("both fire");
+        first.run();
+        scheduler.close(again);
+        second.run();
+        let weak = scheduler.downgrade();
+        drop(scheduler);
+        assert!(weak.upgrade().is_none(), "{again:?}");
+    }
+}
+
+/// As before, and the destructors of the values panic.
+#[test]
+fn what_would_come_back_after_a_close_and_panics_when_dropped() {
+    hush_callbacks();
+    let values = Ledger::default();
+    for close in [Close::Discard, Close::Return] {
+        let jobs = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&jobs);
+        let builder = Scheduler::builder().executor(Executor::custom(move |job| lock(&kept).push(job)));
+        let scheduler: Scheduler<u64, Bursting> = builder.build_rearming(|_, _| Next::After(HOUR)).expect("in range");
+        for key in 0..3 {
+            assert!(
+                scheduler.schedule_with(key, Bursting(values.token(key)), HOUR).is_ok() && scheduler.expire_now(&key)
+            );
+        }
+        scheduler.close(close);
+        lock(&jobs).drain(..).for_each(|job| job.run());
+        drop(scheduler);
+        assert_eq!(values.alive(), 0);
+        values.assert_none_twice();
+    }
+}
+
 /// A job never panics, even if it is the last that holds the callback, and destructors of what that has captured panic.
 #[test]
 fn a_job_that_drops_the_callback() {

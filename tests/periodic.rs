@@ -3,13 +3,15 @@
 mod support;
 
 use shardwheel::{
-    Close, Executor, IfAbsent, ManualClock, MissedTicks, Next, ScheduleError, Scheduler, Timer, WeakScheduler,
+    Close, Closed, Executor, IfAbsent, ManualClock, MissedTicks, Next, Pinning, ScheduleError, Scheduler, Timer,
+    WeakScheduler,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
-use support::{Ledger, MS, PATIENCE, Token, eventually};
+use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks};
 
 /// When each callback ran, in milliseconds since the start, and with what.
 type Runs = Arc<Mutex<Vec<(u64, u32)>>>;
@@ -444,6 +446,161 @@ fn closing_during_a_run_ends_it() {
         let stats = scheduler.stats();
         assert_eq!((stats.pending, stats.rearmed, stats.callback_panics), (0, 0, 0), "{close:?}");
     }
+}
+
+/// Timer 1 fires once, with the value 8, and its callback does this, `close` among it. What a later call gives back.
+fn given_back_later(act: impl Fn(&Scheduler<u32, u32>) -> Next + Send + Sync + 'static) -> Vec<(u32, u32, Duration)> {
+    let (scheduler, clock) = rearming(move |scheduler, value| {
+        *value += 1;
+        act(scheduler)
+    });
+    scheduler.schedule_with(1, 7, MS).unwrap();
+    assert_eq!((clock.advance(MS), scheduler.is_closed()), (1, true));
+    let before = scheduler.stats();
+    assert_eq!((before.pending, before.fired, before.rearmed), (0, 1, 0));
+    let returned = scheduler.close(Close::Return).returned;
+    assert_eq!(scheduler.close(Close::Return), Closed::default(), "once");
+    let (after, count) = (scheduler.stats(), returned.len() as u64);
+    assert_eq!((after.pending, after.rearmed, after.returned - before.returned), (0, count, count));
+    returned
+}
+
+#[test]
+fn what_would_come_back_after_a_close_is_given_back_by_the_next() {
+    hush_callbacks();
+    let close = |scheduler: &Scheduler<u32, u32>| {
+        assert_eq!(scheduler.close(Close::Return), Closed::default(), "its value is in use");
+        assert!(!scheduler.contains(&1) && !scheduler.reschedule(&1, MS) && scheduler.cancel(&1).is_none());
+    };
+    let after = |delay| {
+        given_back_later(move |scheduler| {
+            close(scheduler);
+            Next::After(delay)
+        })
+    };
+    assert_eq!(after(9 * MS), [(1, 8, 9 * MS)]);
+    assert_eq!(after(Duration::MAX), [(1, 8, Duration::MAX)]);
+    let moved = |next: fn() -> Next| {
+        given_back_later(move |scheduler| {
+            assert!(scheduler.reschedule(&1, HOUR));
+            close(scheduler);
+            next()
+        })
+    };
+    assert_eq!(moved(|| Next::Done), [(1, 8, HOUR)]);
+    assert_eq!(moved(|| Next::After(MS)), [(1, 8, HOUR)]);
+    assert_eq!(moved(|| panic!("on purpose")), [(1, 8, HOUR)]);
+}
+
+#[test]
+fn what_would_not_come_back_after_a_close_is_not_given_back() {
+    hush_callbacks();
+    let done = |next: fn() -> Next| {
+        given_back_later(move |scheduler| {
+            assert_eq!(scheduler.close(Close::Return), Closed::default());
+            next()
+        })
+    };
+    assert_eq!(done(|| Next::Done), []);
+    assert_eq!(done(|| panic!("on purpose")), []);
+    let cancelled = given_back_later(|scheduler| {
+        assert!(scheduler.reschedule(&1, HOUR) && scheduler.cancel(&1).is_none());
+        assert_eq!(scheduler.close(Close::Return), Closed::default());
+        Next::After(MS)
+    });
+    assert_eq!(cancelled, []);
+    let replaced = given_back_later(|scheduler| {
+        assert_eq!(scheduler.schedule_with(1, 9, HOUR), Ok(None));
+        assert_eq!(scheduler.close(Close::Return).returned, [(1, 9, HOUR)]);
+        Next::After(MS)
+    });
+    assert_eq!(replaced, []);
+    for close in [Close::Discard, Close::FireNow] {
+        let discarded = given_back_later(move |scheduler| {
+            assert!(scheduler.reschedule(&1, HOUR));
+            assert_eq!(scheduler.close(close), Closed::default());
+            Next::After(MS)
+        });
+        assert_eq!(discarded, [], "{close:?}");
+    }
+}
+
+/// With threads: the callback of a timer at a fixed rate ends after the first call.
+#[test]
+fn a_periodic_timer_that_runs_at_the_close_is_given_back_when_its_run_is_over() {
+    let gate = Arc::new(Gate::default());
+    let (_opener, shut) = (Opener(&gate), Arc::clone(&gate));
+    let scheduler = Scheduler::builder().build(move |_: &u32, _: String| shut.pass()).unwrap();
+    scheduler.schedule_every(1, "job".to_owned(), MS, MissedTicks::Skip).unwrap();
+    scheduler.schedule_every(2, "other".to_owned(), HOUR, MissedTicks::Skip).unwrap();
+    eventually("it runs", || gate.arrived() == 1);
+    assert!(scheduler.reschedule(&1, 2 * HOUR));
+    let first = scheduler.close(Close::Return).returned;
+    assert!(matches!(&first[..], [(2, other, left)] if other == "other" && *left <= HOUR + MS));
+    assert_eq!(scheduler.close(Close::Return), Closed::default(), "its run is not over");
+    gate.open();
+    assert!(scheduler.wait_for_callbacks(PATIENCE));
+    let second = scheduler.close(Close::Return).returned;
+    assert!(matches!(&second[..], [(1, job, left)] if job == "job" && *left > HOUR && *left <= 2 * HOUR + MS));
+}
+
+#[test]
+fn each_later_close_gives_back_those_whose_runs_have_ended_since() {
+    let jobs = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&jobs);
+    let builder = Scheduler::builder().executor(Executor::custom(move |job| kept.lock().unwrap().push(job)));
+    let scheduler: Scheduler<u32> = builder.build(|_, ()| {}).unwrap();
+    for key in 0..3 {
+        scheduler.schedule_every(key, (), HOUR, MissedTicks::Skip).unwrap();
+        assert!(scheduler.expire_now(&key));
+    }
+    let given_back = || scheduler.close(Close::Return).returned.into_iter().map(|(key, ..)| key).collect::<Vec<_>>();
+    assert_eq!(given_back(), []);
+    for (key, job) in std::mem::take(&mut *jobs.lock().unwrap()).into_iter().enumerate() {
+        job.run();
+        assert_eq!((given_back(), given_back()), (vec![key as u32], vec![]));
+    }
+}
+
+/// All timers keep coming back, and many are firing when the scheduler is closed, some of them just ending: each is
+/// given back by the first call or by the one after the callbacks.
+#[test]
+fn none_of_those_that_come_back_is_lost_by_a_close() {
+    const ROUNDS: u64 = if cfg!(miri) { 1 } else { 100 };
+    const COUNT: u32 = 64;
+    let mut kept = 0;
+    for round in 0..ROUNDS {
+        let period = Duration::from_micros(100);
+        let builder = Scheduler::builder().tick(period).shards(2).pinning(Pinning::Off);
+        let work = move |count: &mut u32| {
+            *count += 1;
+            thread::sleep(Duration::from_micros(10 * u64::from(*count % 4)));
+        };
+        let scheduler: Scheduler<u32, u32> = if round % 2 == 0 {
+            builder.build_rearming(move |_: &u32, count: &mut u32| {
+                work(count);
+                Next::After(period)
+            })
+        } else {
+            builder.build(move |_: &u32, mut count: u32| work(&mut count))
+        }
+        .unwrap();
+        for key in 0..COUNT {
+            scheduler.schedule_every(key, key, period, MissedTicks::Skip).unwrap();
+        }
+        thread::sleep(Duration::from_micros(300 + 37 * (round % 20)));
+        let mut returned = scheduler.close(Close::Return).returned;
+        let at_once = returned.len();
+        assert!(scheduler.wait_for_callbacks(PATIENCE));
+        returned.extend(scheduler.close(Close::Return).returned);
+        kept += returned.len() - at_once;
+        returned.sort_unstable();
+        assert!(returned.iter().map(|&(key, ..)| key).eq(0..COUNT), "round {round}: {returned:?}");
+        let stats = scheduler.stats();
+        assert_eq!((stats.pending, stats.returned), (0, u64::from(COUNT)));
+        assert_eq!(stats.scheduled + stats.rearmed, stats.fired + stats.returned);
+    }
+    assert!(kept > 0, "none was firing");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod support;
 
-use shardwheel::{Builder, Close, Executor, IfAbsent, ManualClock, ScheduleError, Scheduler, WeakScheduler};
+use shardwheel::{Builder, Close, Executor, IfAbsent, ManualClock, Next, ScheduleError, Scheduler, WeakScheduler};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -1338,6 +1338,45 @@ fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
     drop(opener);
     reader.recv().expect("it does not panic");
     assert_eq!(closing.recv_timeout(PATIENCE), Ok(9));
+}
+
+/// As before, for keys of timers that would have come back. They are kept until a call can give them back.
+#[test]
+fn promise_12_a_later_close_returns_no_key_that_somebody_may_be_looking_at() {
+    let (keys, gate, jobs) = (Ledger::default(), Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
+    let (opener, kept) = (Opener(&gate), Arc::clone(&jobs));
+    let builder = Scheduler::builder().shards(3).executor(Executor::custom(move |job| lock(&kept).push(job)));
+    let scheduler: Scheduler<Watched> = builder.build_rearming(|_, ()| Next::After(HOUR)).expect("in range");
+    let begin = |id| assert!(scheduler.schedule(Watched(keys.token(id)), HOUR).is_ok());
+    (0..9).for_each(|id| {
+        begin(id);
+        assert!(scheduler.expire_now(&Watched(keys.token(id))));
+    });
+    let reader = start({
+        let (scheduler, gate, key) = (scheduler.clone(), Arc::clone(&gate), Watched(keys.token(5)));
+        move || {
+            ON_EQ.set(Some(Box::new(move || gate.pass())));
+            scheduler.contains(&key)
+        }
+    });
+    eventually("the reader is there", || gate.arrived() == 1);
+    assert_eq!(scheduler.close(Close::Return).returned.len(), 0, "they are firing");
+    lock(&jobs).drain(..).for_each(|job| job.run());
+    let (own, other) = (scheduler.clone(), watched(&keys));
+    ON_EQ.set(Some(Box::new(move || assert_eq!(own.close(Close::Return).returned.len(), 0, "it is being looked at"))));
+    assert!(other.contains(&Watched(keys.token(5))));
+    drop(other);
+    let closing = start(move || {
+        let keys = scheduler.close(Close::Return).returned;
+        (keys.iter().map(|(key, ..)| key.0.id).collect::<HashSet<_>>(), scheduler)
+    });
+    assert!(closing.recv_timeout(ms(50)).is_err(), "it waits for the reader");
+    drop(opener);
+    reader.recv().expect("it does not panic");
+    let (returned, scheduler) = closing.recv_timeout(PATIENCE).expect("the reader has gone");
+    assert_eq!((returned, scheduler.close(Close::Return).returned.len()), ((0..9).collect(), 0));
+    drop(scheduler);
+    keys.assert_all_dropped_once();
 }
 
 /// crossbeam's default collector is for all code of the process; ours is our own.

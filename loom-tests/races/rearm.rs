@@ -3,7 +3,7 @@
 
 use crate::shard::Identity;
 use crate::support::{
-    Change, Gate, Lines, Model, Run, Worker, World, join, outcome, parameter, place, set_parameter, spawn,
+    Change, Gate, Lines, Model, Run, RunEnd, Worker, World, join, outcome, parameter, place, set_parameter, spawn,
     stall_at_gate,
 };
 use std::rc::Rc;
@@ -231,24 +231,55 @@ const COME_BACK_OR_TWO_REPLACE: Model = Model::new("come_back_or_two_replace", |
 .plain_preemptions(0)
 .without_stale_places();
 
-/// It comes back while the shard is sealed.
+/// It comes back while the shard is sealed. If the sealer finds it firing, the thread that runs the callback learns
+/// that it would have come back, and sees what came before the seal; and its key is still there.
 const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal", || {
     let world = World::new();
     let (worker, run) = firing(&world);
-    let closer = spawn({
-        let world = world.clone();
-        move || world.seal_as(1)
-    });
-    let back = world.run_ends(0, run, Some(7), 5);
-    match (back, join(closer).as_slice()) {
-        (true, [7]) => outcome("came back, closed"),
-        (false, []) => outcome("stopped while it ran"),
-        other => panic!("back, closed: {other:?}"),
+    let (closer, mark) = world.spawn_marked(|world| world.seal_as(1));
+    let (end, seen) = (world.end_run(0, run, Some(7), 5), mark.is_seen());
+    match (end, join(closer).as_slice()) {
+        (RunEnd::Back, [7]) => outcome("came back, closed"),
+        (RunEnd::Sealed { node, due: Some(7) }, []) => {
+            assert!(seen, "kept, and does not see who sealed the shard");
+            world.take_key(node);
+            outcome("kept");
+        }
+        other => panic!("end, closed: {other:?}"),
     }
     drop(worker);
     world.end();
 })
 .reclaims_early();
+
+/// Its callback is done with it, while a caller moves it and the shard is sealed: what was moved is closed, or kept.
+const DONE_OR_MOVE_OR_SEAL: Model = Model::new("done_or_move_or_seal", || {
+    let world = World::new();
+    let (worker, run) = firing(&world);
+    let mover = spawn({
+        let world = world.clone();
+        move || world.reschedule(1, 1, 8)
+    });
+    let closer = spawn({
+        let world = world.clone();
+        move || world.seal_as(2)
+    });
+    let end = world.end_run(0, run, None, 5);
+    match (join(mover), end, join(closer).as_slice()) {
+        (true, RunEnd::Back, [7]) => outcome("moved, closed"),
+        (true, RunEnd::Sealed { node, due: Some(8) }, []) => {
+            world.take_key(node);
+            outcome("moved, kept");
+        }
+        (false, RunEnd::Ended, []) => outcome("done"),
+        other => panic!("moved, end, closed: {other:?}"),
+    }
+    drop(worker);
+    world.end();
+})
+.preemptions(2)
+.plain_preemptions(0)
+.without_stale_places();
 
 /// The callback is over, and the timer is to come back, while the last handle is dropped.
 const COME_BACK_OR_GO: Model = Model::new("come_back_or_go", || {
@@ -399,7 +430,11 @@ fn a_node_that_two_would_take_out_comes_back_once() {
 
 #[test]
 fn a_closed_shard_takes_nothing_back() {
-    COME_BACK_OR_SEAL.reaches(&["came back, closed", "stopped while it ran"]);
+    COME_BACK_OR_SEAL.reaches(&["came back, closed", "kept"]);
+    DONE_OR_MOVE_OR_SEAL.reaches(&["moved, closed", "moved, kept", "done"]);
+    let seal = place("word.rs", "self.0.compare_exchange(seen.0, sealed.0, Release, Relaxed)");
+    COME_BACK_OR_SEAL.kills(seal, Change::DropRelease, "does not see who sealed the shard");
+    DONE_OR_MOVE_OR_SEAL.kills(seal, Change::Tear, "moved, end, closed");
 }
 
 #[test]
@@ -442,6 +477,7 @@ const MODELS: &[Model] = &[
     STOPPED_AND_TOLD,
     COME_BACK_OR_TWO_REPLACE,
     COME_BACK_OR_SEAL,
+    DONE_OR_MOVE_OR_SEAL,
     COME_BACK_OR_GO,
     FIRE_AGAIN_OR_GO,
     COME_BACK_OR_LOOK,

@@ -2,7 +2,7 @@
 //! stale look.
 
 use crate::shard::Repeats;
-use crate::support::{Change, Model, World, join, outcome, place, spawn};
+use crate::support::{Change, Model, RunEnd, World, join, outcome, place, spawn};
 
 fn begin(world: &World, thread: u32, value: u32, tick: u64) -> bool {
     world.schedule_unindexed(thread, value, tick, Repeats::Never).is_ok()
@@ -182,11 +182,14 @@ const COME_BACK_OR_SEAL: Model = Model::new("come_back_or_seal_unindexed", || {
         let world = world.clone();
         move || world.seal_as(1)
     });
-    let back = world.run_ends(0, run, Some(9), 5);
-    match (back, join(sealer).as_slice()) {
-        (true, [7]) => outcome("came back, closed"),
-        (false, []) => outcome("stopped while it ran"),
-        other => panic!("back, closed: {other:?}"),
+    let end = world.end_run(0, run, Some(9), 5);
+    match (end, join(sealer).as_slice()) {
+        (RunEnd::Back, [7]) => outcome("came back, closed"),
+        (RunEnd::Sealed { node, due: Some(9) }, []) => {
+            world.take_key(node);
+            outcome("kept");
+        }
+        other => panic!("end, closed: {other:?}"),
     }
     drop(worker);
     world.end();
@@ -292,7 +295,7 @@ fn a_timer_without_index_fires_or_is_cancelled() {
     FIRE_OR_CANCEL.reaches(&["fired", "cancelled"]);
     COME_BACK_OR_CANCEL.reaches(&["came back, cancelled", "stopped while it ran"]);
     COME_BACK_OR_LAST_HANDLE.reaches(&["came back, dropped", "stopped while it ran"]);
-    COME_BACK_OR_SEAL.reaches(&["came back, closed", "stopped while it ran"]);
+    COME_BACK_OR_SEAL.reaches(&["came back, closed", "kept"]);
 }
 
 #[test]
@@ -314,7 +317,7 @@ fn author_and_sealer_must_meet() {
     SEAL_OR_NEXT.kills(nodes, Change::DropRelease, lost);
     let fresh = place("slab.rs", "self.extent.fetch_update(Acquire, Relaxed, grow)");
     SEAL_OR_NEXT.kills(fresh, Change::DropAcquire, lost);
-    let sweep = place("word.rs", "self.end(Word(self.0.fetch_add(0, Release)))");
+    let sweep = place("word.rs", "self.seal(Word(self.0.fetch_add(0, Release)))");
     SEAL_OR_REUSE.kills(sweep, Change::Tear, "Causality violation");
     SEAL_OR_REUSE.kills(sweep, Change::DropRelease, lost);
     let begin = place("word.rs", "self.0.swap(pending.0, AcqRel)");

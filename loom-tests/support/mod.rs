@@ -3,7 +3,7 @@
 mod world;
 
 pub(crate) use crate::sync::{Change, Gate, Lines, stall_at_gate};
-pub(crate) use world::{Firing, Key, NEVER, Named, Run, Sealed, TICK_0, Value, Worker, World, ordinal};
+pub(crate) use world::{Firing, Key, NEVER, Named, Run, RunEnd, Sealed, TICK_0, Value, Worker, World, ordinal};
 
 use crate::sync::{self, Loads, Operation, Order, Place, Setting};
 use std::alloc::{GlobalAlloc, Layout, System};

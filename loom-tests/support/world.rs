@@ -324,19 +324,37 @@ impl<K: Named> World<K> {
         Run { node, value }
     }
 
-    /// Ends the callback of a timer that repeats. True if the timer has come back.
+    /// As `end_run`. True if the timer has come back.
     pub(crate) fn run_ends(&self, thread: u32, run: Run, next: Option<u64>, now: u64) -> bool {
+        matches!(self.end_run(thread, run, next, now), RunEnd::Back)
+    }
+
+    /// Ends the callback of a timer that repeats.
+    pub(crate) fn end_run(&self, thread: u32, run: Run, next: Option<u64>, now: u64) -> RunEnd {
         let ordinal = ordinal(thread);
         let mut access = Access::new(&ordinal);
         let now = Tick(TICK_0 + now);
         let next = next.map(|tick| Due { tick: Some(Tick(TICK_0 + tick)), now });
         match self.shard.rearm_or_end(run.node, run.value, next, now, &access) {
-            Fired::Rearmed => true,
+            Fired::Rearmed => RunEnd::Back,
+            Fired::Sealed(node, _value, due) => {
+                let number = node.node();
+                self.shard.finish(node, &access);
+                RunEnd::Sealed { node: number, due: due.map(|tick| tick.0 - TICK_0) }
+            }
             Fired::Ended(node, _value) => {
                 self.shard.finish_alone(node, &mut access);
-                false
+                RunEnd::Ended
             }
         }
+    }
+
+    /// Takes the key of a timer that `end_run` found sealed out of its node, and drops it. Called after all threads
+    /// have ended.
+    pub(crate) fn take_key(&self, node: u32) {
+        // SAFETY: the model's threads have been joined.
+        let key = unsafe { self.shard.take_key(node) };
+        assert!(key.is_some(), "nobody else takes it");
     }
 
     /// Prefetches before the guard is taken, as the callers do.
@@ -447,6 +465,19 @@ impl<K: Named> World<K> {
 /// The shard has been sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed;
+
+/// How the callback of a timer that repeats has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RunEnd {
+    /// The timer is pending again.
+    Back,
+    /// It would be, and due then, but its shard is sealed.
+    Sealed {
+        node: u32,
+        due: Option<u64>,
+    },
+    Ended,
+}
 
 /// The worker: the shipped mailbox and look, with a list in the place of the wheel.
 pub(crate) struct Worker {

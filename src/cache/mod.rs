@@ -251,8 +251,9 @@ where
     }
 
     /// Takes out, one by one, all entries that are there at the call, as [`remove`](Self::remove) does. An entry that
-    /// is put in meanwhile may stay. O(n), in memory as well: it makes a list of the entries first. If the destructors
-    /// of some values panic, all entries are taken out nevertheless, and then the last panic goes on.
+    /// is put in meanwhile may stay, and so does one that has expired and whose job an executor has dropped. O(n), in
+    /// memory as well: it makes a list of the entries first. If the destructors of some values panic, all entries are
+    /// taken out nevertheless, and then the last panic goes on.
     ///
     /// ```
     /// # use shardwheel::cache::Cache;
@@ -282,7 +283,8 @@ where
     /// are not waited for. [`clear`](Self::clear) first, and no entry is left that might expire meanwhile.
     ///
     /// As [`Scheduler::wait_for_callbacks`](crate::Scheduler::wait_for_callbacks), it costs some ten nanoseconds per
-    /// shard if no timer is firing, and it does not wait within the listener.
+    /// shard if no timer is firing. Within the listener it does not wait: there it is false if a timer's callback is
+    /// running, such as the one that has called the listener.
     ///
     /// ```
     /// # use shardwheel::cache::{Cache, Cause};

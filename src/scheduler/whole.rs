@@ -54,8 +54,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// Takes out everything that is pending at the call, hands each pair to `each`, once, on this thread, and returns
     /// how many there were. The scheduler goes on working, and `each` may use it: what it starts is not drained.
     ///
-    /// A timer that fires or is cancelled during the call may not be handed over. If `each` panics, those not yet
-    /// handed over stay pending.
+    /// A timer that fires or is cancelled during the call may not be handed over. One that repeats and is firing is not
+    /// pending: it is left alone, and comes back. If `each` panics, those not yet handed over stay pending.
     ///
     /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
@@ -75,8 +75,16 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     }
 
     /// Ends the scheduler, for all its handles. From now on it accepts nothing; `close` decides the fate of every
-    /// timer that is still pending, and says what became of them. Calls after the first change nothing and return
-    /// nothing.
+    /// timer that is still pending, and says what became of them. Calls after the first return nothing, with one
+    /// exception:
+    ///
+    /// **A timer that repeats and whose callback is running** is not pending, and the callback is using its value. It
+    /// ends with that callback. If it would have come back (because of its rate, the callback's answer, or a
+    /// [`reschedule`](Self::reschedule) before `close`), and the scheduler was closed by [`Close::Return`], the next
+    /// call with [`Close::Return`] after that gives it back, once; so call
+    /// [`wait_for_callbacks`](Self::wait_for_callbacks), and then `close` again. Until somebody does, its value stays:
+    /// until the last handle goes, or a call with [`Close::Discard`] or [`Close::FireNow`] drops what there is and what
+    /// comes later. (So a value that holds a handle of its own scheduler needs such a call.)
     ///
     /// A timer that is due is still pending if it was not yet handed to the executor: because its worker has not woken
     /// up, or because too many callbacks wait.
@@ -93,11 +101,11 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// callback with all that it has captured, and the pool, stay until the last handle is dropped: only then does the
     /// receiver of a channel into which the callback sends see the end.
     ///
-    /// [`Close::Return`] moves keys out, so it first waits until no thread can be looking at one: until all calls that
-    /// were under way, of any scheduler in the process, have ended or are done with keys. Within such a call, in a
-    /// key's `Eq`, it would wait for ever; so there the timers are discarded instead. So they are in the destructor of
-    /// a thread-local that outlives this crate's own: then it cannot be known any more whether the thread is in such a
-    /// call.
+    /// [`Close::Return`] moves keys out, if there are any, so it first waits until no thread can be looking at one:
+    /// until all calls that were under way, of any scheduler in the process, have ended or are done with keys. Within
+    /// such a call, in a key's `Eq`, it would wait for ever; so there the timers are discarded instead (a later call
+    /// leaves them where they are). So they are in the destructor of a thread-local that outlives this crate's own:
+    /// then it cannot be known any more whether the thread is in such a call.
     ///
     /// O(timers ever pending at once), and allocates a list of those that are pending.
     ///
@@ -110,6 +118,26 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
     /// assert_eq!(closed.returned, [(7, "a", Duration::from_secs(3))]);
     /// # Ok::<(), shardwheel::BuildError>(())
     /// ```
+    ///
+    /// All that is to be done after a restart, from a scheduler whose timers repeat:
+    ///
+    /// ```
+    /// # use shardwheel::{Close, Next, Scheduler};
+    /// # use std::time::Duration;
+    /// let retry = |_: &u32, tries: &mut u32| {
+    ///     std::thread::sleep(Duration::from_millis(20));
+    ///     *tries += 1;
+    ///     Next::After(Duration::from_secs(60))
+    /// };
+    /// let scheduler = Scheduler::builder().build_rearming(retry)?;
+    /// scheduler.schedule_with(7, 0, Duration::ZERO).expect("it is open and not full");
+    /// scheduler.schedule_with(8, 0, Duration::from_secs(60)).expect("it is open and not full");
+    /// let mut left = scheduler.close(Close::Return).returned;
+    /// assert!(scheduler.wait_for_callbacks(Duration::MAX));
+    /// left.extend(scheduler.close(Close::Return).returned);
+    /// assert_eq!(left.len(), 2, "whether 7 had begun to fire or not");
+    /// # Ok::<(), shardwheel::BuildError>(())
+    /// ```
     pub fn close(&self, close: Close) -> Closed<K, V> {
         let closed = self.0.core.close(close);
         join(self.0.take_threads());
@@ -118,8 +146,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
 
     /// Waits until the callbacks that are under way have ended: those of all timers that were claimed before the call,
     /// because they were due, by [`expire_now`](Self::expire_now) or by [`Close::FireNow`]. True: they have ended, and
-    /// their values are gone, or pending again. False: that took longer than `timeout`, by the system's clock (also
-    /// with a manual one). [`Duration::MAX`] waits as long as it takes.
+    /// their values are gone, pending again, or kept for [`close`](Self::close). False: that took longer than
+    /// `timeout`, by the system's clock (also with a manual one). [`Duration::MAX`] waits as long as it takes.
     ///
     /// So a program may end after [`close`](Self::close) without cutting callbacks short. And what a callback uses may
     /// be torn down after its timer's [`cancel`](Self::cancel) has answered `None`. (`Some` says that this timer's

@@ -7,7 +7,7 @@ use super::index::{Found, Position, Spot};
 use super::period::Period;
 use super::slab::Node;
 use super::tick::{Deadline, Tick};
-use super::word::{End, NO_SUCCESSOR, State, Word};
+use super::word::{End, NO_SUCCESSOR, RunEnd, State, Word};
 use super::{Access, Due, Identity, Shard};
 use std::mem::needs_drop;
 
@@ -35,6 +35,9 @@ pub(crate) enum Purpose {
 pub(crate) enum Fired<V> {
     /// It is pending again.
     Rearmed,
+    /// It would be, and due then, but its shard was sealed: `finish` follows. Its node stays where it is, so after that
+    /// its key can be taken out.
+    Sealed(ClaimedNode, V, Option<Tick>),
     /// It has ended: `finish` follows.
     Ended(ClaimedNode, V),
 }
@@ -123,7 +126,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Called after the callback of a timer that repeats. The timer comes back at the deadline that it was given
-    /// meanwhile, else at `next`. It ends if there is neither, or if somebody has ended it meanwhile.
+    /// meanwhile, else at `next`. It ends if there is neither, or if somebody has ended it meanwhile; and if its shard
+    /// was sealed.
     pub(crate) fn rearm_or_end(
         &self,
         claim: ClaimedNode,
@@ -135,23 +139,23 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let node = self.slab.node(claim.node);
         // A timer may have been begun on a node that the sealer had passed already, and claimed before its author found
         // the shard sealed. It must not come back, or it would stay for ever. The thread that claimed it has observed
-        // its beginning, and with that the seal. (Nor has it been given a deadline meanwhile: who could do that has
-        // the timer's handle, has observed the seal with that, and so finds the scheduler closed.)
-        let next = next.filter(|_| !self.unindexed.is_sealed());
+        // its beginning, and with that the seal.
+        let is_sealed = self.unindexed.is_sealed();
         // SAFETY: the claim says that the callback is ours, and it is used up here.
         unsafe { node.tail.put_value(value) };
-        match node.head.word.rearm_or_end(next.map(Due::deadline)) {
-            Some(deadline) => {
+        // SAFETY: if the timer has ended, it did so while the value was ours, so nobody else takes it. Called once.
+        let take_value = || unsafe { node.tail.take_value() };
+        match node.head.word.rearm_or_end(next.map(Due::deadline), is_sealed) {
+            RunEnd::Back(deadline) => {
                 // The timer may have been given this deadline long ago, and have missed it: then it is due now.
                 let tick = deadline.tick(now).map(|tick| tick.max(now));
                 self.announce(node.number, &node.head.promise, Due { tick, now }, access);
                 Fired::Rearmed
             }
-            None => {
-                // SAFETY: the timer ended while the value was ours, so nobody else takes the value.
-                let value = unsafe { node.tail.take_value() };
-                Fired::Ended(claim, value)
+            RunEnd::Sealed(deadline) => {
+                Fired::Sealed(ClaimedNode { leaves_index: false, ..claim }, take_value(), deadline.tick(now))
             }
+            RunEnd::Ended => Fired::Ended(claim, take_value()),
         }
     }
 
@@ -250,7 +254,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
                     State::Firing if word.kill(seen, End::KeyInUse).is_ok() => break,
                     State::Pending | State::Firing => {}
                     // Tentative, yielding: never linked, since the call that began it was unwound.
-                    State::Dead | State::Replaced | State::Tentative | State::Yielding => break,
+                    // Sealed: never met, since there was no `seal`.
+                    State::Dead | State::Replaced | State::Tentative | State::Yielding | State::Sealed => break,
                 }
             }
         }

@@ -114,7 +114,8 @@ where
     loop {
         let seen = word.load();
         match seen.state() {
-            State::Dead | State::Replaced | State::Tentative | State::Yielding => return false,
+            // (Sealed: never met by a timer that is undecided, since the sealer decides a line's timers first.)
+            State::Dead | State::Replaced | State::Tentative | State::Yielding | State::Sealed => return false,
             _ if !same_key(other, newer.node) || !newer.is_still() => return false,
             // In the name of `newer`'s author: we acquired what it did before with `newer`'s cell.
             _ if newer.word.state() == State::Yielding => {
@@ -199,7 +200,8 @@ where
     }
 }
 
-/// Ends the decided timer of `node` whatever its deadline. Returns the word that it had, if it was pending.
+/// Ends the decided timer of `node` whatever its deadline, for the sealer. Returns the word that it had, if it was
+/// pending.
 pub(super) fn claim_any<K, V>(slab: &Slab<K, V>, node: u32) -> Option<Word>
 where
     K: Eq + Send + Sync + 'static,
@@ -208,5 +210,5 @@ where
     let word = &slab.head(node).word;
     let seen = word.load();
     debug_assert!(!seen.is_undecided());
-    word.end(seen)
+    word.seal(seen)
 }

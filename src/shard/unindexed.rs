@@ -96,7 +96,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
             return;
         }
         for node in self.slab.nodes_at_seal() {
-            if let Some(word) = self.slab.reserved_head(node).word.end_for_seal() {
+            if let Some(word) = self.slab.reserved_head(node).word.look_and_seal() {
                 claim(node, word);
             }
         }
@@ -181,6 +181,25 @@ mod tests {
         assert!(grow() * 9 >= count);
     }
 
+    #[test]
+    fn a_timer_that_is_sealed_while_it_fires_is_out_of_its_handles_reach() {
+        let now = Tick(1);
+        let shard = Shard::<u32, u32>::new(1, 64, now);
+        let ordinal = crate::thread::ordinal();
+        let access = &mut Access::new(&ordinal);
+        let due = Due { tick: Some(now), now };
+        let timer = shard.schedule_unindexed(7, 70, due, Repeats::IfWanted, access).expect("it is open");
+        let claim = shard.claim_this(timer, Purpose::Fire, access).expect("it is pending");
+        let (claim, value) = shard.take_value(claim);
+        shard.seal(access, |_| panic!("nothing is pending"));
+        assert!(!shard.reschedule_this(timer, due, access) && shard.cancel_this(timer, access).is_none());
+        assert!(shard.claim_this(timer, Purpose::TakeOut, access).is_none() && shard.due_this(timer, now).is_none());
+        let Fired::Sealed(claim, 70, Some(Tick(1))) = shard.rearm_or_end(claim, value, Some(due), now, access) else {
+            panic!("it is back, or lost")
+        };
+        shard.finish(claim, access);
+    }
+
     /// Its author stalls twice: until the shard is sealed, and then until an old hint leads the worker to the node.
     #[test]
     fn a_timer_that_fires_in_a_sealed_shard_does_not_come_back() {
@@ -195,9 +214,10 @@ mod tests {
         let (node, ..) = begun.expect("there is room");
         let Look::Expired(claim) = shard.look(Hint::new(now, node.number), now) else { panic!("it is due") };
         let (claim, value) = shard.take_value(claim);
-        let Fired::Ended(claim, 70) = shard.rearm_or_end(claim, value, Some(due), now, access) else {
-            panic!("it is back")
+        let Fired::Sealed(claim, 70, Some(Tick(1))) = shard.rearm_or_end(claim, value, Some(due), now, access) else {
+            panic!("it is back, or lost")
         };
+        assert!(!claim.leaves_index, "or its node would be used again, and its key could not be given back");
         shard.finish(claim, access);
     }
 }

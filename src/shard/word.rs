@@ -11,6 +11,8 @@
 //! |           |                                | successor 0, which is no node, as the last handle    |
 //! |           |                                | is dropped                                           |
 //! | firing    | next deadline, or open         | it repeats and its callback runs: it may come back   |
+//! | sealed    | next deadline, or open         | its shard was sealed while it fired: it does not     |
+//! |           |                                | come back, but may be given back                     |
 //!
 //! Every method of [`AtomicWord`] is one legal move, and every move of a node in use is one read-modify-write, never a
 //! plain store. Exact answers need that, and so do two orderings:
@@ -38,6 +40,7 @@ pub(crate) enum State {
     Replaced,
     Firing,
     Yielding,
+    Sealed,
 }
 
 const STATE_BITS: u32 = 3;
@@ -94,7 +97,8 @@ impl Word {
             2 => State::Pending,
             3 => State::Replaced,
             4 => State::Firing,
-            _ => State::Yielding,
+            5 => State::Yielding,
+            _ => State::Sealed,
         }
     }
 
@@ -123,9 +127,9 @@ impl Word {
         Deadline::from_bits(self.0 >> DEADLINE_SHIFT)
     }
 
-    /// The deadline that a firing timer was given while its callback runs, if any.
+    /// The deadline that a firing or sealed timer was given while its callback runs, if any.
     fn given_deadline(self) -> Option<Deadline> {
-        debug_assert!(self.state() == State::Firing);
+        debug_assert!(matches!(self.state(), State::Firing | State::Sealed));
         Some(Deadline::from_bits(self.0 >> DEADLINE_SHIFT)).filter(|&deadline| deadline != Deadline::OPEN)
     }
 
@@ -166,6 +170,16 @@ pub(crate) enum End {
 /// A timer's word. All-zero: a free node.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicWord(AtomicU64);
+
+/// What became of a timer that repeats, after its callback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RunEnd {
+    /// It is pending again.
+    Back(Deadline),
+    /// It would have been, but its shard is sealed.
+    Sealed(Deadline),
+    Ended,
+}
 
 /// What the worker found when it looked at a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,7 +225,7 @@ impl AtomicWord {
         let pending = Word::tentative(repeats).turned(State::Pending, deadline);
         // Release: publishes key, value and generation to threads that find the timer by its handle, by a hint, or as
         // they seal the shard.
-        // Acquire: observes an earlier look of the worker (see `look`) or of the sealer (`end_for_seal`).
+        // Acquire: observes an earlier look of the worker (see `look`) or of the sealer (`look_and_seal`).
         let old = Word(self.0.swap(pending.0, AcqRel));
         debug_assert!(matches!(old.state(), State::Dead | State::Replaced));
         pending
@@ -226,7 +240,7 @@ impl AtomicWord {
     /// tentative, yielding or dead -> dead as if never used, by the owner of a node that was never linked.
     pub(super) fn abort(&self) {
         // Relaxed: nothing is published. A swap: it continues what a sealer may have released at this node
-        // (`end_for_seal`).
+        // (`look_and_seal`).
         self.0.swap(State::Dead as u64, Relaxed);
     }
 
@@ -332,28 +346,33 @@ impl AtomicWord {
     }
 
     /// After the callback of a timer that repeats: firing -> pending at the deadline that it was given meanwhile, else
-    /// at `next`; firing -> dead if there is neither; stays dead if another thread has ended it. Returns the deadline
-    /// if it is pending again.
+    /// at `next`; firing -> dead if there is neither, or if the caller knows that the shard `is_sealed`; sealed ->
+    /// dead; stays dead if another thread has ended it.
     ///
     /// Cancel, replace and close try to end the timer while it fires, and the compare-exchange picks one:
-    /// - they first: it is found dead here and does not come back.
+    /// - they first: it is found dead (or sealed, by close) here, and does not come back.
     /// - this call first: they find it pending, and end it like any other.
-    pub(super) fn rearm_or_end(&self, next: Option<Deadline>) -> Option<Deadline> {
+    pub(super) fn rearm_or_end(&self, next: Option<Deadline>, is_sealed: bool) -> RunEnd {
         // Acquire (in `load`), also on failure: if the timer has ended, our caller takes the node out of its cell, from
         // which others conclude that it has ended.
         let mut seen = self.load();
-        while seen.state() == State::Firing {
+        while matches!(seen.state(), State::Firing | State::Sealed) {
+            let is_sealed = is_sealed || seen.state() == State::Sealed;
             let deadline = seen.given_deadline().or(next);
-            let turned = deadline.map_or(Word(KEY | State::Dead as u64), |next| seen.turned(State::Pending, next));
+            let (turned, end) = match deadline {
+                Some(next) if !is_sealed => (seen.turned(State::Pending, next), RunEnd::Back(next)),
+                Some(next) => (Word(KEY | State::Dead as u64), RunEnd::Sealed(next)),
+                None => (Word(KEY | State::Dead as u64), RunEnd::Ended),
+            };
             // Release: publishes the value, which is back in its place, to the next thread that claims or ends the
             // timer.
             // Acquire: observes an earlier look of the worker; see `look`.
             match self.0.compare_exchange(seen.0, turned.0, AcqRel, Acquire) {
-                Ok(_) => return deadline,
+                Ok(_) => return end,
                 Err(found) => seen = Word(found),
             }
         }
-        None
+        RunEnd::Ended
     }
 
     /// The worker's look: claims the timer if it is due at `now`.
@@ -388,25 +407,36 @@ impl AtomicWord {
         }
     }
 
-    /// The sealer's look at a node that it may not have met in the index: ends a pending or firing timer there. Returns
-    /// the word that the timer had, if it was pending.
+    /// The sealer's look at a node that it may not have met in the index: `seal` for a timer there.
     ///
     /// Like `look`, it always performs a read-modify-write. Either that comes before `begin`, which then observes that
     /// the shard is sealed; or it sees the timer.
-    pub(super) fn end_for_seal(&self) -> Option<Word> {
+    pub(super) fn look_and_seal(&self) -> Option<Word> {
         // Adds nothing, on purpose. Release: see above. If it returns a timer, `kill` acquires.
-        self.end(Word(self.0.fetch_add(0, Release)))
+        self.seal(Word(self.0.fetch_add(0, Release)))
     }
 
-    /// Ends the timer, `seen` just now, if it is pending or firing. Returns the word that it had, if it was pending.
-    pub(super) fn end(&self, mut seen: Word) -> Option<Word> {
-        while matches!(seen.state(), State::Pending | State::Firing) {
-            match self.kill(seen, End::KeyInUse) {
+    /// For the sealer, which has `seen` the word just now: pending -> dead, or firing -> sealed. Returns the word that
+    /// the timer had, if it was pending.
+    pub(super) fn seal(&self, mut seen: Word) -> Option<Word> {
+        loop {
+            let sealed = match seen.state() {
+                State::Pending => self.kill(seen, End::KeyInUse),
+                State::Firing => self.seal_firing(seen),
+                _ => return None,
+            };
+            match sealed {
                 Ok(()) => return Some(seen).filter(|seen| seen.is_pending()),
                 Err(_) => seen = self.load(),
             }
         }
-        None
+    }
+
+    /// firing -> sealed. What it was given meanwhile stays, for the thread that runs the callback.
+    fn seal_firing(&self, seen: Word) -> Result<(), Word> {
+        let sealed = Word(seen.0 ^ (State::Firing as u64 ^ State::Sealed as u64));
+        // Release: that thread sees that the scheduler is closed, and how.
+        self.0.compare_exchange(seen.0, sealed.0, Release, Relaxed).map(drop).map_err(Word)
     }
 
     /// Declares that the timer's key is no longer needed. True if another thread has unlinked the node: the caller
@@ -500,15 +530,41 @@ mod tests {
         let fire = |tick| assert!(matches!(word.look(Tick(tick)), Sight::Claimed(_)));
         fire(5);
         assert_eq!(word.look(Tick(9)), Sight::Nothing, "not twice");
-        assert_eq!(word.rearm_or_end(Some(Deadline::at(Tick(8)))), Some(Deadline::at(Tick(8))));
+        let at = |tick| Deadline::at(Tick(tick));
+        assert_eq!(word.rearm_or_end(Some(at(8)), false), RunEnd::Back(at(8)));
         fire(8);
         assert!(word.reschedule(word.load(), Deadline::at(Tick(20))).is_ok());
-        assert_eq!(word.rearm_or_end(None), Some(Deadline::at(Tick(20))), "what it was given meanwhile counts");
+        assert_eq!(word.rearm_or_end(None, false), RunEnd::Back(at(20)), "what it was given meanwhile counts");
         assert_eq!(word.look(Tick(19)), Sight::Later(Deadline::at(Tick(20))));
         fire(20);
         assert!(word.kill(word.load(), End::KeyInUse).is_ok());
-        assert_eq!(word.rearm_or_end(Some(Deadline::at(Tick(30)))), None);
+        assert_eq!(word.rearm_or_end(Some(at(30)), false), RunEnd::Ended);
         assert!(!word.finish() && word.load().has_leftover_key());
+    }
+
+    #[test]
+    fn a_timer_whose_shard_is_sealed_while_it_fires_ends_and_says_when_it_wanted_to_come_back() {
+        let at = |tick| Deadline::at(Tick(tick));
+        let firing = || {
+            let word = AtomicWord::default();
+            word.allocate(true);
+            assert!(word.publish_first(State::Tentative, true, at(5)));
+            assert!(matches!(word.look(Tick(5)), Sight::Claimed(_)));
+            word
+        };
+        let moved = firing();
+        assert!(moved.reschedule(moved.load(), at(20)).is_ok());
+        for (word, next, end) in [
+            (firing(), Some(at(8)), RunEnd::Sealed(at(8))),
+            (firing(), None, RunEnd::Ended),
+            (moved, Some(at(8)), RunEnd::Sealed(at(20))),
+        ] {
+            assert_eq!(word.seal(word.load()), None, "it is not pending");
+            assert_eq!((word.load().state(), word.look_and_seal(), word.rely_on()), (State::Sealed, None, false));
+            assert_eq!(word.rearm_or_end(next, false), end);
+            assert!(!word.finish() && word.load().has_leftover_key());
+        }
+        assert_eq!(firing().rearm_or_end(Some(at(8)), true), RunEnd::Sealed(at(8)), "the caller knows it");
     }
 
     #[test]

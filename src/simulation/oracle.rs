@@ -1,6 +1,6 @@
 //! What the simulation expects: timers as plain data, and when they are due by definition. It knows no scheduler.
 
-use crate::MissedTicks;
+use crate::{Close, MissedTicks};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -150,6 +150,10 @@ pub(super) struct Model {
     pub(super) timers: BTreeMap<u64, Timer>,
     /// By id.
     pub(super) claims: HashMap<u64, Claim>,
+    /// By id: those that were firing when the scheduler was closed to give its timers back.
+    sealed: HashMap<u64, Timer>,
+    /// By key: those among them that would have come back since, with id and tick, and have not been given back.
+    pub(super) comebacks: BTreeMap<u64, (u64, Option<u64>)>,
     pub(super) counts: Counts,
     next_id: u64,
 }
@@ -204,11 +208,19 @@ impl Model {
         self.claims.insert(timer.id, Claim { due, early, repeats });
     }
 
-    /// Ends all timers. With `fire`, those that are pending are to run at once; none comes back.
-    pub(super) fn close(&mut self, fire: bool) {
+    /// Ends all timers; none comes back.
+    pub(super) fn close(&mut self, close: Close) {
+        if close != Close::Return {
+            self.sealed.clear();
+            self.comebacks.clear();
+        }
         for (_, timer) in std::mem::take(&mut self.timers) {
-            if let (State::Pending(due), true) = (timer.state, fire) {
-                self.claims.insert(timer.id, Claim { due, early: true, repeats: false });
+            match (timer.state, close) {
+                (State::Pending(due), Close::FireNow) => {
+                    self.claims.insert(timer.id, Claim { due, early: true, repeats: false });
+                }
+                (State::Firing(_), Close::Return) => _ = self.sealed.insert(timer.id, timer),
+                _ => {}
             }
         }
     }
@@ -216,7 +228,10 @@ impl Model {
     /// The run of `id` is over: `answered` is when its callback wants it to come back.
     pub(super) fn end_run(&mut self, key: u64, id: u64, answered: Option<Option<u64>>, at: Moment) {
         let claim = self.claims.remove(&id).expect("it has run");
-        let Some(timer) = self.timers.get_mut(&key).filter(|timer| timer.id == id) else { return };
+        let mut sealed = self.sealed.remove(&id);
+        let is_sealed = sealed.is_some();
+        let open = self.timers.get_mut(&key).filter(|timer| timer.id == id);
+        let Some(timer) = sealed.as_mut().or(open) else { return };
         let State::Firing(told) = timer.state else { panic!("{timer:?} did not fire") };
         let own = match &mut timer.kind {
             Kind::Every(rate) => {
@@ -226,6 +241,7 @@ impl Model {
             Kind::Once | Kind::AsAnswered => answered,
         };
         match told.or(own) {
+            due if is_sealed => _ = due.map(|due| self.comebacks.insert(key, (id, due))),
             Some(due) => {
                 timer.state = State::Pending(due);
                 timer.awaited = if told.is_some() { at.tick() } else { 0 };

@@ -269,7 +269,8 @@ impl World {
             11..=13 => self.use_handle(own),
             14 => self.schedule_unindexed(),
             _ if self.one_in(12) => self.drain(),
-            _ if self.one_in(20) => self.close(),
+            // More than once, since a later call gives back what was firing at the first.
+            _ if self.one_in(if self.scheduler().is_closed() { 2 } else { 20 }) => self.close(),
             _ => {}
         }
     }
@@ -474,16 +475,29 @@ impl World {
     fn close(&self) {
         let expected = self.pending();
         let close = [Close::Discard, Close::FireNow, Close::Return][self.pick(3) as usize];
-        lock(&self.model).close(close == Close::FireNow);
+        lock(&self.model).close(close);
+        let comebacks = self.expected_comebacks(close);
         let closed = self.scheduler().close(close);
         let count = |wanted| if close == wanted { expected.len() } else { 0 };
         assert_eq!((closed.discarded, closed.fired), (count(Close::Discard), count(Close::FireNow)));
         let returned = closed.returned.into_iter().map(|(key, value, left)| (key.number, (value.id, Some(left))));
         let all = expected.iter().map(|(&key, &timer)| (key, (timer.id, self.remaining(Some(timer)))));
-        assert_eq!(returned.collect::<BTreeMap<_, _>>(), all.take(count(Close::Return)).collect());
+        let all = all.take(count(Close::Return)).chain(comebacks.clone());
+        assert_eq!(returned.collect::<BTreeMap<_, _>>(), all.collect());
         let counts = &mut lock(&self.model).counts;
         counts.discarded += closed.discarded as u64;
-        counts.returned += count(Close::Return) as u64;
+        counts.rearmed += comebacks.len() as u64;
+        counts.returned += (count(Close::Return) + comebacks.len()) as u64;
+    }
+
+    /// The timers that `close` gives back because they would have come back since an earlier call.
+    fn expected_comebacks(&self, close: Close) -> BTreeMap<u64, (u64, Option<Duration>)> {
+        if close != Close::Return {
+            return BTreeMap::new();
+        }
+        let (clock, comebacks) = (&self.core().clock, std::mem::take(&mut lock(&self.model).comebacks));
+        let left = |due: Option<u64>| Some(clock.until(due.map(Tick), clock.now()));
+        comebacks.into_iter().map(|(key, (id, due))| (key, (id, left(due)))).collect()
     }
 
     /// The callback: its timer must be the one that the model expects, and due. The callback acts as any caller may,
