@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::panic::panic_any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -671,7 +671,7 @@ fn what_slow_callbacks_cost() {
 /// The shard of key 0 is blocked; the keys of all others fire in time.
 fn others_are_punctual(
     scheduler: &Scheduler<u64, bool>,
-    fired: &std::sync::mpsc::Receiver<(u64, thread::ThreadId, Instant)>,
+    fired: &Receiver<(u64, thread::ThreadId, Instant)>,
     homes: &HashMap<u64, thread::ThreadId>,
 ) {
     let deadline = Instant::now() + ms(20);
@@ -1308,6 +1308,17 @@ fn watched(keys: &Ledger) -> Scheduler<Watched> {
     scheduler
 }
 
+/// A thread that looks `key` up, and is kept at the gate while it compares the key that it has found.
+fn reader_at(gate: &Arc<Gate>, scheduler: &Scheduler<Watched>, key: Watched) -> Receiver<bool> {
+    let (own, scheduler) = (Arc::clone(gate), scheduler.clone());
+    let reader = start(move || {
+        ON_EQ.set(Some(Box::new(move || own.pass())));
+        scheduler.contains(&key)
+    });
+    eventually("the reader is there", || gate.arrived() == 1);
+    reader
+}
+
 /// `close` moves keys out, so it waits for threads that may be looking at one; if that is the closing thread itself,
 /// keys stay.
 #[test]
@@ -1325,14 +1336,7 @@ fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
     let (keys, gate) = (Ledger::default(), Arc::new(Gate::default()));
     let scheduler = watched(&keys);
     let opener = Opener(&gate);
-    let reader = start({
-        let (scheduler, gate, key) = (scheduler.clone(), Arc::clone(&gate), Watched(keys.token(5)));
-        move || {
-            ON_EQ.set(Some(Box::new(move || gate.pass())));
-            scheduler.contains(&key)
-        }
-    });
-    eventually("the reader is there", || gate.arrived() == 1);
+    let reader = reader_at(&gate, &scheduler, Watched(keys.token(5)));
     let closing = start(move || scheduler.close(Close::Return).returned.len());
     assert!(closing.recv_timeout(ms(50)).is_err(), "it waits for the reader");
     drop(opener);
@@ -1352,14 +1356,7 @@ fn promise_12_a_later_close_returns_no_key_that_somebody_may_be_looking_at() {
         begin(id);
         assert!(scheduler.expire_now(&Watched(keys.token(id))));
     });
-    let reader = start({
-        let (scheduler, gate, key) = (scheduler.clone(), Arc::clone(&gate), Watched(keys.token(5)));
-        move || {
-            ON_EQ.set(Some(Box::new(move || gate.pass())));
-            scheduler.contains(&key)
-        }
-    });
-    eventually("the reader is there", || gate.arrived() == 1);
+    let reader = reader_at(&gate, &scheduler, Watched(keys.token(5)));
     assert_eq!(scheduler.close(Close::Return).returned.len(), 0, "they are firing");
     lock(&jobs).drain(..).for_each(|job| job.run());
     let (own, other) = (scheduler.clone(), watched(&keys));
