@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks, ignore, lock, ms, within};
+use support::{
+    Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks, ignore, keeper, lock, ms, within,
+};
 
 /// A key that owns memory and is counted.
 struct Name {
@@ -410,10 +412,7 @@ fn on_a_pool_while_callbacks_run() {
 
 #[test]
 fn jobs_that_are_never_run() {
-    let maker = Maker::default();
-    let kept = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&kept);
-    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let (maker, (executor, kept)) = (Maker::default(), keeper());
     let builder = Scheduler::builder().shards(1).executor(executor);
     let scheduler = builder.build(|_: &Name, _: Token| unreachable!("nobody runs the jobs")).expect("in range");
     (0..COUNT).for_each(|id| drop(maker.schedule(&scheduler, id, MS)));
@@ -432,9 +431,8 @@ fn jobs_that_are_never_run() {
 /// Half of the jobs run, the others are dropped; a handle keeps the nodes all the time.
 #[test]
 fn jobs_that_outlive_the_scheduler() {
-    let (maker, kept, ran) = (Maker::default(), Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
-    let (seen, count) = (Arc::clone(&kept), Arc::clone(&ran));
-    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let (maker, ran, (executor, kept)) = (Maker::default(), Arc::new(AtomicUsize::new(0)), keeper());
+    let count = Arc::clone(&ran);
     let callback = move |key: &Name, value: Token| {
         assert_eq!(key.text, text(value.id));
         count.fetch_add(1, SeqCst);
@@ -466,9 +464,7 @@ fn what_would_come_back_after_a_close() {
     }
     const FEW: u64 = 300;
     let scenario = |has_index: bool, runs: bool, last: Last| {
-        let (maker, kept) = (Maker::default(), Arc::new(Mutex::new(Vec::new())));
-        let seen = Arc::clone(&kept);
-        let executor = Executor::custom(move |job| lock(&seen).push(job));
+        let (maker, (executor, kept)) = (Maker::default(), keeper());
         let builder = Scheduler::builder().shards(2).executor(executor);
         let callback = |key: &Name, value: &mut Token| {
             assert_eq!(key.text, text(value.id));
@@ -529,9 +525,8 @@ fn what_would_come_back_after_a_close() {
 fn what_would_come_back_after_a_close_keeps_no_scheduler_that_is_closed_again() {
     struct Holder(#[allow(dead_code, reason = "keeps the scheduler")] Scheduler<u64, Holder>);
     for again in [Close::Discard, Close::FireNow] {
-        let jobs = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&jobs);
-        let builder = Scheduler::builder().executor(Executor::custom(move |job| lock(&kept).push(job)));
+        let (executor, jobs) = keeper();
+        let builder = Scheduler::builder().executor(executor);
         let scheduler: Scheduler<u64, Holder> = builder.build_rearming(|_, _| Next::After(HOUR)).expect("in range");
         for key in [1, 2] {
             assert!(
@@ -555,9 +550,8 @@ fn what_would_come_back_after_a_close_and_panics_when_dropped() {
     hush_callbacks();
     let values = Ledger::default();
     for close in [Close::Discard, Close::Return] {
-        let jobs = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&jobs);
-        let builder = Scheduler::builder().executor(Executor::custom(move |job| lock(&kept).push(job)));
+        let (executor, jobs) = keeper();
+        let builder = Scheduler::builder().executor(executor);
         let scheduler: Scheduler<u64, Bursting> = builder.build_rearming(|_, _| Next::After(HOUR)).expect("in range");
         for key in 0..3 {
             assert!(

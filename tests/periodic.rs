@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks};
+use support::{Gate, HOUR, Ledger, MS, Opener, PATIENCE, Token, eventually, hush_callbacks, keeper};
 
 /// When each callback ran, in milliseconds since the start, and with what.
 type Runs = Arc<Mutex<Vec<(u64, u32)>>>;
@@ -546,10 +546,8 @@ fn a_periodic_timer_that_runs_at_the_close_is_given_back_when_its_run_is_over() 
 
 #[test]
 fn each_later_close_gives_back_those_whose_runs_have_ended_since() {
-    let jobs = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&jobs);
-    let builder = Scheduler::builder().executor(Executor::custom(move |job| kept.lock().unwrap().push(job)));
-    let scheduler: Scheduler<u32> = builder.build(|_, ()| {}).unwrap();
+    let (executor, jobs) = keeper();
+    let scheduler: Scheduler<u32> = Scheduler::builder().executor(executor).build(|_, ()| {}).unwrap();
     for key in 0..3 {
         scheduler.schedule_every(key, (), HOUR, MissedTicks::Skip).unwrap();
         assert!(scheduler.expire_now(&key));
@@ -566,7 +564,7 @@ fn each_later_close_gives_back_those_whose_runs_have_ended_since() {
 /// given back by the first call or by the one after the callbacks.
 #[test]
 fn none_of_those_that_come_back_is_lost_by_a_close() {
-    const ROUNDS: u64 = if cfg!(miri) { 1 } else { 100 };
+    const ROUNDS: u64 = 100;
     const COUNT: u32 = 64;
     let mut kept = 0;
     for round in 0..ROUNDS {

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::{
     ClockSlot, Ends, FIRST_TICKS, Gate, HOUR, Ledger, MS, OneHash, Opener, PATIENCE, Random, SOON, Token, eventually,
-    hush_callbacks, ignore, lock, ms, start, within,
+    hush_callbacks, ignore, keeper, lock, ms, start, within,
 };
 
 type Unit = Scheduler<u64>;
@@ -1347,9 +1347,8 @@ fn promise_12_close_returns_no_key_that_somebody_may_be_looking_at() {
 /// As before, for keys of timers that would have come back. They are kept until a call can give them back.
 #[test]
 fn promise_12_a_later_close_returns_no_key_that_somebody_may_be_looking_at() {
-    let (keys, gate, jobs) = (Ledger::default(), Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
-    let (opener, kept) = (Opener(&gate), Arc::clone(&jobs));
-    let builder = Scheduler::builder().shards(3).executor(Executor::custom(move |job| lock(&kept).push(job)));
+    let (keys, gate, (executor, jobs)) = (Ledger::default(), Arc::new(Gate::default()), keeper());
+    let (opener, builder) = (Opener(&gate), Scheduler::builder().shards(3).executor(executor));
     let scheduler: Scheduler<Watched> = builder.build_rearming(|_, ()| Next::After(HOUR)).expect("in range");
     let begin = |id| assert!(scheduler.schedule(Watched(keys.token(id)), HOUR).is_ok());
     (0..9).for_each(|id| {
@@ -1416,10 +1415,8 @@ fn promise_12_dropping_the_last_handle_closes_and_drops_everything_once() {
 
 #[test]
 fn promise_12_closing_does_not_wait_for_a_long_tick() {
-    let jobs = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&jobs);
     // Jobs that nothing runs, more than the worker puts up with; and a long tick.
-    let executor = Executor::custom(move |job| lock(&seen).push(job));
+    let (executor, jobs) = keeper();
     let builder = Scheduler::builder().shards(1).tick(Duration::from_secs(30)).executor(executor);
     let scheduler = builder.build(|_: &u64, ()| {}).expect("in range");
     for key in 0..70_000 {

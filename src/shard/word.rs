@@ -354,15 +354,17 @@ impl AtomicWord {
     /// - this call first: they find it pending, and end it like any other.
     pub(super) fn rearm_or_end(&self, next: Option<Deadline>, is_sealed: bool) -> RunEnd {
         // Acquire (in `load`), also on failure: if the timer has ended, our caller takes the node out of its cell, from
-        // which others conclude that it has ended.
+        // which others conclude that it has ended. If it is sealed, our caller looks how the scheduler was closed (the
+        // exchange acquires that, too).
         let mut seen = self.load();
         while matches!(seen.state(), State::Firing | State::Sealed) {
             let is_sealed = is_sealed || seen.state() == State::Sealed;
             let deadline = seen.given_deadline().or(next);
+            let dead = Word(KEY | State::Dead as u64);
             let (turned, end) = match deadline {
                 Some(next) if !is_sealed => (seen.turned(State::Pending, next), RunEnd::Back(next)),
-                Some(next) => (Word(KEY | State::Dead as u64), RunEnd::Sealed(next)),
-                None => (Word(KEY | State::Dead as u64), RunEnd::Ended),
+                Some(next) => (dead, RunEnd::Sealed(next)),
+                None => (dead, RunEnd::Ended),
             };
             // Release: publishes the value, which is back in its place, to the next thread that claims or ends the
             // timer.

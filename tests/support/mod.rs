@@ -5,7 +5,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this")]
 
-use shardwheel::ManualClock;
+use shardwheel::{Executor, Job, ManualClock};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -74,6 +74,13 @@ pub fn hush_callbacks() {
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An executor that keeps its jobs, and these.
+pub fn keeper() -> (Executor, Arc<Mutex<Vec<Job>>>) {
+    let jobs = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&jobs);
+    (Executor::custom(move |job| lock(&kept).push(job)), jobs)
 }
 
 /// A door that is shut until a thread opens it, and knows how many threads have come to it.
