@@ -1,6 +1,6 @@
 //! Going through many timers that lie in no order: what is touched of each is prefetched some steps ahead.
 //!
-//! The end of a timer takes three accesses, each perhaps a cache miss: to its head, to its tail with the hash, and then
+//! The end of a timer takes three accesses, each perhaps a cache miss: to its head with the hash, to its tail, and then
 //! to the line of that hash. If timers were taken one by one, the processor would wait for each access. So groups of
 //! timers are under way side by side, each group a step behind the one before it.
 //!
@@ -57,7 +57,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Prefetches the line of a node's key. If the timer has ended and the node has gone meanwhile, this is some line
     /// or other: any number has one.
     fn fetch_line(&self, node: u32) {
-        self.prefetch_line_of(self.slab.tail(node).hash());
+        self.prefetch_line_of(self.slab.head(node).hash());
     }
 }
 

@@ -203,7 +203,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     ) -> Result<Started<V>, Refused<K, V>> {
         let comes_back = repeats.may_come_back();
         let node = self.allocate(&spot, key, value, due, repeats, access)?;
-        let identity = Identity { node: node.number, generation: node.tail.generation() };
+        let identity = Identity { node: node.number, generation: node.head.generation() };
         let has_others = self.insert(spot, node, access)?;
         let is_first = !has_others && node.head.word.publish_first(State::Tentative, comes_back, due.deadline());
         if !is_first {
@@ -349,9 +349,11 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// As `cancel`, for a timer that is known by its identity. `drop_ripe_keys` follows.
     #[inline]
     pub(crate) fn cancel_this(&self, timer: Identity, access: &Access) -> Option<V> {
+        // For the value: asked for beside the word.
+        self.slab.prefetch_tail(timer.node);
         while let Some((node, word)) = self.current(timer) {
             // Read before the timer is stopped: a node that is firing may be retired as soon as its timer is stopped.
-            let spot = Spot::if_indexed(node.tail.hash());
+            let spot = Spot::if_indexed(node.head.hash());
             if stop(node, word).is_ok() {
                 if word.is_pending() {
                     return Some(self.take_ended(spot, node, None, access));
@@ -413,7 +415,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         let node = self.slab.node(timer.node);
         let word = node.head.word.load();
         let is_live = matches!(word.state(), State::Pending | State::Firing);
-        (is_live && node.tail.generation() == timer.generation).then_some((node, word))
+        (is_live && node.head.generation() == timer.generation).then_some((node, word))
     }
 
     /// Makes sure that the worker looks at a timer in time: rules 1 and 4 of `hint.rs`.

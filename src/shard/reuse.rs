@@ -4,7 +4,7 @@
 //!   ------> limbo -------------> epoch ---------> ripe -------------> clean ----------> ready ---> a new timer
 //!         (per thread)                                                              (per thread)
 //! ```
-//! Chains of nodes ([`Chain`]) are linked by the tail's `hash`, which a node out of the index no longer needs. `limbo`
+//! Chains of nodes ([`Chain`]) are linked by the head's `hash`, which a node out of the index no longer needs. `limbo`
 //! and `ready` are one chain each and belong to one thread. `ripe` and `clean` belong to all threads: they are lists of
 //! chains, with a batch of nodes in each chain. In these lists, and only there, the `aside` of a chain's first nodes
 //! leads from chain to chain (Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986). So most
@@ -176,7 +176,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                 Some(node) => node,
                 None => self.node(self.refill(access)?),
             };
-            let generation = &node.tail.generation;
+            let generation = &node.head.generation;
             // Relaxed: the node is ours; published with the word, by `AtomicWord::publish` or `begin`.
             let next = generation.load(Relaxed) + 1;
             generation.store(next, Relaxed);
@@ -207,7 +207,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     fn pop(&self, chain: &mut Chain) -> Option<Node<'_, K, V>> {
         let node = self.node(chain.first()?);
         // Relaxed, here and in `push`: the chain is ours.
-        let further_on = node.tail.hash.load(Relaxed);
+        let further_on = node.head.hash.load(Relaxed);
         if further_on != 0 {
             self.prefetch(further_on);
             self.prefetch_tail(further_on);
@@ -219,7 +219,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Puts a node that is ours in front of a chain that is ours.
     #[inline]
     fn push(&self, chain: &mut Chain, node: Node<'_, K, V>) {
-        node.tail.hash.store(chain.push(node.number), Relaxed);
+        node.head.hash.store(chain.push(node.number), Relaxed);
     }
 
     /// Gets a batch of nodes for the thread, which has none left: used ones if there are any, else new ones. Returns
@@ -305,7 +305,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Takes back a node that may be used again at once: `give_back` (`slab.rs`) says why.
     pub(super) fn take_back(&self, node: Node<'_, K, V>, access: &Access) {
         self.with_own(access.ordinal, |own| {
-            own.unindexed -= i64::from(node.tail.hash() == NO_HASH);
+            own.unindexed -= i64::from(node.head.hash() == NO_HASH);
             self.push(&mut own.ready, node);
         });
     }
@@ -329,7 +329,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     #[inline]
     pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) {
         let batch = self.with_own(access.ordinal, |own| {
-            own.unindexed -= i64::from(node.tail.hash() == NO_HASH);
+            own.unindexed -= i64::from(node.head.hash() == NO_HASH);
             self.push(&mut own.limbo, node);
             own.limbo_len += 1;
             (own.limbo_len == self.reuse.batch).then(|| {
@@ -363,13 +363,13 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         // their grace period: no thread reads their `aside` as a deadline any more. Relaxed, here and below: published
         // by the exchange.
         for pair in nodes[1..].windows(2).filter(|pair| pair[0] != 0) {
-            self.head(pair[0]).aside.store_pair(pair[1], 0);
+            self.tail(pair[0]).aside.store_pair(pair[1], 0);
         }
         let second = nodes.get(1).copied().unwrap_or(0);
         // Relaxed, also on failure: only an expectation for the exchange; nothing behind it is read.
         let mut first = list.0.load(Relaxed);
         loop {
-            self.head(nodes[0]).aside.store_pair(second, first);
+            self.tail(nodes[0]).aside.store_pair(second, first);
             // Release: publishes the chain's links and the last uses of its nodes to the Acquire in `pop_batch`. All
             // changes of a list are read-modify-writes, so a thread that sees a later one has acquired this one, too.
             match list.0.compare_exchange(first, nodes[0], Release, Relaxed) {
@@ -385,7 +385,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let mut first = list.0.load(Acquire);
         while first != 0 {
             // Garbage if the chain is not the first any more; then the exchange fails.
-            let (second, next) = self.head(first).aside.load_pair();
+            let (second, next) = self.tail(first).aside.load_pair();
             // Relaxed: the chain was acquired with `first`.
             match list.0.compare_exchange(first, next, Relaxed, Acquire) {
                 Ok(_) => return Some(self.gather(first, second)),
@@ -416,7 +416,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
             if before == 0 {
                 break;
             }
-            *place = self.head(before).aside.load_pair().0;
+            *place = self.tail(before).aside.load_pair().0;
             before = *place;
         }
         Chain::of(nodes)

@@ -1,8 +1,8 @@
 //! The timers of one shard: nodes in growing arrays. These are never unmapped while the slab lives, so any thread may
 //! read a node's atomics at any time, whatever has become of the timer.
 //!
-//! A node is split in two. The *head* is what a look-up, a move and the worker touch (32 bytes for an 8-byte key, two
-//! to a cache line); the *tail* is what only the beginning and the end of a timer touch.
+//! A node is split in two. The *head* is what look-ups, moves (by key or by handle) and the worker touch: 32 bytes for
+//! an 8-byte key, two to a cache line. The *tail* is what only the beginning and the end of a timer touch.
 //!
 //! Where a node is while it is not in use: see `reuse.rs`.
 
@@ -60,29 +60,30 @@ impl Aside {
 
 #[repr(C)]
 pub(super) struct Head<K> {
-    /// For a timer that is tentative or yielding: its deadline. For a node that waits to be used again: two other
-    /// nodes.
-    pub(super) aside: Aside,
     pub(super) word: AtomicWord,
     pub(super) promise: AtomicPromise,
+    /// For a node in the index: its hash. For a timer that no index leads to: `NO_HASH`. For a free or retired node:
+    /// the node that its chain goes on with.
+    pub(super) hash: AtomicU32,
+    pub(super) generation: AtomicU32,
     key: UnsafeCell<MaybeUninit<K>>,
 }
 
 #[repr(C)]
 pub(super) struct Tail<V> {
-    /// For a node in the index: its hash. For a timer that no index leads to: `NO_HASH`. For a free or retired node:
-    /// the node that its chain goes on with.
-    pub(super) hash: AtomicU32,
-    pub(super) generation: AtomicU32,
+    /// For a timer that is tentative or yielding: its deadline. For a node that waits to be used again: two other
+    /// nodes.
+    pub(super) aside: Aside,
     value: UnsafeCell<MaybeUninit<V>>,
 }
 
 impl<K> Default for Head<K> {
     fn default() -> Self {
         Self {
-            aside: Aside::default(),
             word: AtomicWord::default(),
             promise: AtomicPromise::default(),
+            hash: AtomicU32::default(),
+            generation: AtomicU32::default(),
             key: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -90,28 +91,11 @@ impl<K> Default for Head<K> {
 
 impl<V> Default for Tail<V> {
     fn default() -> Self {
-        Self {
-            hash: AtomicU32::default(),
-            generation: AtomicU32::default(),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-        }
+        Self { aside: Aside::default(), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 }
 
 impl<K> Head<K> {
-    /// Runs `read` on the key.
-    ///
-    /// # Safety
-    /// The key must be there: the node was reached in the index under the guard that the caller still holds, or the
-    /// caller claimed the timer and has not finished it.
-    #[inline]
-    pub(super) unsafe fn with_key<R>(&self, read: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: as the caller promises; a key is not written or dropped while it can be reached.
-        self.key.with(|key| read(unsafe { (*key).assume_init_ref() }))
-    }
-}
-
-impl<V> Tail<V> {
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         // Relaxed: written before the node was published.
@@ -125,6 +109,19 @@ impl<V> Tail<V> {
         self.generation.load(Relaxed)
     }
 
+    /// Runs `read` on the key.
+    ///
+    /// # Safety
+    /// The key must be there: the node was reached in the index under the guard that the caller still holds, or the
+    /// caller claimed the timer and has not finished it.
+    #[inline]
+    pub(super) unsafe fn with_key<R>(&self, read: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: as the caller promises; a key is not written or dropped while it can be reached.
+        self.key.with(|key| read(unsafe { (*key).assume_init_ref() }))
+    }
+}
+
+impl<V> Tail<V> {
     /// Moves the value out.
     ///
     /// # Safety
@@ -163,9 +160,9 @@ impl<K, V> Clone for Node<'_, K, V> {
 
 impl<K, V> Copy for Node<'_, K, V> {}
 
-// SAFETY: three atomics, whose default is zero, and a key that may hold anything.
+// SAFETY: atomics, whose default is zero, and a key that may hold anything.
 unsafe impl<K> Zeroed for Head<K> {}
-// SAFETY: two atomics, whose default is zero, and a value that may hold anything.
+// SAFETY: an atomic, whose default is zero, and a value that may hold anything.
 unsafe impl<V> Zeroed for Tail<V> {}
 // SAFETY: the key is written by the node's owner before the node is published, is only read while shared, and is
 // dropped by the one thread that `AtomicWord::take_key` picks: `K: Send` for that, `Sync` for the reading.
@@ -275,10 +272,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     /// Makes the system put memory behind some of the nodes, from the first on. Returns the end of what was done.
     pub(super) fn populate(&self, nodes: Range<u32>) -> u32 {
         debug_assert!(nodes.start < nodes.end && nodes.end <= LEN_MAX);
-        let end = self.heads.populate(nodes.clone(), |head| head.aside.touch());
         // Relaxed: as in `Aside::touch`.
-        let touch = |tail: &Tail<V>| _ = tail.hash.compare_exchange(0, 0, Relaxed, Relaxed);
-        self.tails.populate(nodes.start..end, touch)
+        let touch = |head: &Head<K>| _ = head.hash.compare_exchange(0, 0, Relaxed, Relaxed);
+        let end = self.heads.populate(nodes.clone(), touch);
+        self.tails.populate(nodes.start..end, |tail| tail.aside.touch())
     }
 
     pub(super) fn prefetch(&self, node: u32) {
@@ -291,9 +288,10 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// The generation of any node below `extent`, whether or not its owner has reserved its memory yet.
     pub(super) fn reserved_generation(&self, node: u32) -> u32 {
-        self.heads.reserve(node);
+        // For `node`, which the caller asks for next.
+        self.tails.reserve(node);
         // A guess: the caller reads the word afterwards, and this again.
-        self.tails.reserve(node).generation()
+        self.heads.reserve(node).generation()
     }
 
     /// Runs `change` on the period of a periodic timer.
@@ -322,7 +320,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     ) -> Result<Node<'_, K, V>, NoNode<K, V>> {
         let comes_back = repeats.may_come_back();
         let node = self.fill(hash, key, value, repeats, access)?;
-        node.head.aside.set_deadline(deadline);
+        node.tail.aside.set_deadline(deadline);
         node.head.word.allocate(comes_back);
         Ok(node)
     }
@@ -341,7 +339,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let node = self.fill(NO_HASH, key, value, repeats, access)?;
         self.count_unindexed(access);
         // Read before the timer may end and the node may be used again.
-        let identity = Identity { node: node.number, generation: node.tail.generation() };
+        let identity = Identity { node: node.number, generation: node.head.generation() };
         Ok((node, identity, node.head.word.begin(deadline, comes_back)))
     }
 
@@ -363,7 +361,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         // SAFETY: as above.
         tail.value.with_mut(|place| unsafe { (*place).write(value) });
         // Relaxed: published by the cell, and by the word when it turns pending.
-        tail.hash.store(hash, Relaxed);
+        head.hash.store(hash, Relaxed);
         if let Repeats::Every(period) = repeats {
             // SAFETY: as above.
             self.periods.reserve(number).0.with_mut(|place| unsafe { _ = (*place).write(period) });
@@ -444,8 +442,8 @@ mod tests {
             assert_eq!(slab.populate(nodes.clone()), nodes.end);
             let before = faults();
             for node in nodes.clone() {
-                slab.head(node).aside.store_pair(1, 1);
-                slab.tail(node).hash.store(1, Relaxed);
+                slab.tail(node).aside.store_pair(1, 1);
+                slab.head(node).hash.store(1, Relaxed);
             }
             faults() - before
         };

@@ -69,7 +69,7 @@ where
         if gives_way {
             node.head.word.give_way(word);
         } else {
-            node.head.word.publish(word, node.head.aside.deadline());
+            node.head.word.publish(word, node.tail.aside.deadline());
         }
     }
 }
@@ -194,9 +194,9 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + 'static,
 {
-    let Node { head, tail, .. } = slab.node(node);
+    let head = slab.head(node);
     if head.word.load().is_undecided() {
-        help(index, slab, node, Spot::of(tail.hash()), access);
+        help(index, slab, node, Spot::of(head.hash()), access);
     }
 }
 

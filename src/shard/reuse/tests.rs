@@ -119,7 +119,7 @@ fn chains_come_out_of_the_lists_as_they_went_in() {
     let access = Access::new(&ordinal);
     let chain_of = |nodes: std::ops::Range<u32>| {
         let mut chain = Chain::default();
-        nodes.clone().for_each(|node| slab.reserved_node(node).head.aside.store_pair(99, 99));
+        nodes.clone().for_each(|node| slab.reserved_node(node).tail.aside.store_pair(99, 99));
         nodes.for_each(|node| slab.push(&mut chain, slab.node(node)));
         chain
     };
