@@ -174,8 +174,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     }
 
     /// Says that the key of a claimed timer is not needed any more. The node leaves the index only now: the claimer, on
-    /// another core as a rule, need not fetch its line. (A timer of the same key that has begun meanwhile may
-    /// have taken it out already.) `drop_ripe_keys` follows.
+    /// another core as a rule, need not fetch its line. (A timer of the same key that has begun meanwhile may have
+    /// taken it out already.) `drop_ripe_keys` follows.
     #[inline(always)]
     pub(crate) fn finish(&self, claim: ClaimedNode, access: &Access) {
         let node = self.slab.node(claim.node);
