@@ -7,7 +7,7 @@
 
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};
-use crate::shard::{Access, Glimpse, Intent};
+use crate::shard::{Access, FETCH_GROUP, Glimpse, Intent};
 use crate::thread;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -21,7 +21,7 @@ const CHUNK: usize = 32;
 /// as the call, of two 1.3 times, and of three as long as three calls.
 const FEW: usize = 2;
 /// Keys of a chunk that show whether its timers exist already.
-const PROBED: usize = 8;
+const PROBED: usize = 4;
 
 /// At most `CHUNK` items of a batch.
 type Chunk<'s, K, V, T> = Vec<(Place<'s, K, V>, T)>;
@@ -169,16 +169,23 @@ where
         let mut chunk = Vec::with_capacity(CHUNK);
         let ordinal = thread::ordinal();
         loop {
-            chunk.extend(items.by_ref().take(CHUNK).map(|item| {
-                let place = self.locate(key(&item));
-                (place, item)
-            }));
+            while chunk.len() < CHUNK {
+                let group = chunk.len();
+                chunk.extend(items.by_ref().take(FETCH_GROUP).map(|item| {
+                    let place = self.locate(key(&item));
+                    (place, item)
+                }));
+                // Some in a row, without the hashing in between: the processor may have to look up the page of each
+                // line, too, and does so for several at once only if it sees them early enough. But not all: of too
+                // many at once, some processors drop the last ones.
+                chunk[group..].iter().for_each(|(place, _)| place.prefetch());
+                if chunk.len() == group {
+                    break;
+                }
+            }
             if chunk.is_empty() {
                 return answers;
             }
-            // All in a row, without the hashing in between: the processor may have to look up the page of each line,
-            // too, and does so for several at once only if it sees them early enough.
-            chunk.iter().for_each(|(place, _)| place.prefetch());
             let mut access = Access::new(&ordinal);
             all(&mut chunk, &mut access, &mut answers);
         }
