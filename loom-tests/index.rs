@@ -319,7 +319,7 @@ const A_NEW_SEGMENT_FOR_TWO: Model = Model::new("a_new_segment_for_two", || {
 fn an_array_has_one_segment_for_all() {
     A_NEW_SEGMENT_FOR_TWO.reaches(&[0, 1]);
     let install = place("segments.rs", "slot.compare_exchange(ptr::null_mut(), fresh");
-    let reserve = "let items = self.segments[segment].load(Ordering::Acquire); if is_there(items) { Some(items) }";
+    let reserve = "there(self.segments[segment].load(Ordering::Acquire)).or_else(";
     let read = "let items = slot.load(Ordering::Acquire)";
     A_NEW_SEGMENT_FOR_TWO.kills(install, Change::Tear, "an item was lost");
     for (line, change) in [

@@ -191,10 +191,9 @@ impl Clock {
     #[inline]
     pub(crate) fn due_after(&self, now: Nanos, delay: Duration, hand: Tick) -> Due {
         let now = now.max(self.start_of(hand));
-        let delay = delay.as_nanos();
-        let due =
-            u64::try_from(delay).ok().and_then(|delay| now.0.checked_add(delay)).and_then(|due| self.round_up(due));
-        if delay >= self.tick.by.into() {
+        let delay = saturating_nanos(delay);
+        let due = self.round_up(now.0.saturating_add(delay));
+        if delay >= self.tick.by {
             // It ends after the present tick, whichever that is: one division is saved.
             return Due { tick: due, now: hand };
         }

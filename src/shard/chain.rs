@@ -6,45 +6,54 @@
 //! their way into the cache.
 
 use crate::sync::size::STRANDS;
+use std::mem;
 
-/// A stack of nodes: the first ones, 32 bits each, the very first in the lowest bits; 0 where there are fewer.
+/// A stack of nodes: the first ones, as a ring; 0 where there are fewer.
 ///
-/// One number, not an array: an array would be moved in pieces, across which the next move reads, and processors wait
-/// for that.
+/// A ring, since what is not moved is not read across what was just written, for which processors wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chain(u128);
+pub(super) struct Chain {
+    ring: [u32; STRANDS],
+    /// The place of the very first, modulo the ring's length.
+    first: u32,
+}
 
-const LAST: u32 = u32::BITS * (STRANDS as u32 - 1);
-const _: () = assert!(LAST < u128::BITS, "there is room for all");
+const _: () = assert!(STRANDS.is_power_of_two(), "places go on at 0 after the greatest number");
 
 impl Chain {
     /// The chain that begins with these nodes, in order.
     pub(super) fn of(nodes: [u32; STRANDS]) -> Self {
-        Self(nodes.iter().rev().fold(0, |chain, &node| chain << u32::BITS | u128::from(node)))
+        Self { ring: nodes, first: 0 }
+    }
+
+    /// The place of a node, by its number from the first one on.
+    #[inline]
+    fn place(self, number: u32) -> usize {
+        self.first.wrapping_add(number) as usize & (STRANDS - 1)
     }
 
     /// Puts a node in front. Returns the node that its link must lead to, or 0.
     #[inline]
     pub(super) fn push(&mut self, node: u32) -> u32 {
-        let pushed_out = (self.0 >> LAST) as u32;
-        self.0 = (self.0 ^ u128::from(pushed_out) << LAST) << u32::BITS | u128::from(node);
-        pushed_out
+        self.first = self.first.wrapping_sub(1);
+        mem::replace(&mut self.ring[self.place(0)], node)
     }
 
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
-        Some(self.0 as u32).filter(|&node| node != 0)
+        Some(self.ring[self.place(0)]).filter(|&node| node != 0)
     }
 
     /// Takes the first node out, whose link leads to `further_on`.
     #[inline]
     pub(super) fn pop(&mut self, further_on: u32) {
-        self.0 = self.0 >> u32::BITS | u128::from(further_on) << LAST;
+        self.ring[self.place(0)] = further_on;
+        self.first = self.first.wrapping_add(1);
     }
 
     /// The first nodes, in order; 0 where there are fewer.
     pub(super) fn nodes(self) -> [u32; STRANDS] {
-        std::array::from_fn(|place| (self.0 >> (u32::BITS * place as u32)) as u32)
+        std::array::from_fn(|number| self.ring[self.place(number as u32)])
     }
 }
 

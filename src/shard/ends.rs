@@ -207,10 +207,10 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     ) -> V {
         // SAFETY: we ended it, and come here once.
         let value = unsafe { node.tail.take_value() };
-        if spot.is_none_or(|spot| self.index.remove(spot, node.number, position, access)) {
-            self.slab.retire(node, access);
+        let is_out = spot.is_none_or(|spot| self.index.remove(spot, node.number, position, access));
+        if is_out && self.slab.retire(node, access) {
+            self.wake_if_stale();
         }
-        self.wake_if_stale();
         value
     }
 

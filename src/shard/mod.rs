@@ -511,7 +511,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
         self.slab.drop_ripe_keys(access)
     }
 
-    /// Called after a timer has ended. Wakes the worker if most hints have become stale.
+    /// Called after a batch of nodes was retired. Wakes the worker if most hints have become stale.
+    #[cold]
     fn wake_if_stale(&self) {
         if self.slab.has_stale_hints() && self.alarm.is_asleep() {
             self.alarm.interrupt();

@@ -326,8 +326,9 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     /// Retires a node that is out of the index and whose key nobody needs: it may be used again after the grace period.
+    /// True if that made a batch, so that the census knows of fewer nodes in use.
     #[inline]
-    pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) {
+    pub(super) fn retire(self: &Arc<Self>, node: Node<'_, K, V>, access: &Access) -> bool {
         let batch = self.with_own(access.ordinal, |own| {
             own.unindexed -= i64::from(node.head.hash() == NO_HASH);
             self.push(&mut own.limbo, node);
@@ -338,22 +339,25 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
                 std::mem::take(&mut own.limbo)
             })
         });
-        if let Some(chain) = batch {
-            // Relaxed: a figure.
-            self.reuse.census.in_use.fetch_sub(u64::from(self.reuse.batch), Relaxed);
-            // Weak: the closure runs when some thread collects, which may be long after the scheduler has gone. Until
-            // then the batch must not keep all memory. As plain numbers: see `STRANDS`.
-            let list = access.ordinal.stripe(self.ripe().len());
-            let (parcel, slab): Deferred<K, V> = (Parcel::new(chain, list), Arc::downgrade(self));
-            access.guard.defer(move || {
-                if let Some(slab) = slab.upgrade() {
-                    let (chain, list) = parcel.open();
-                    slab.push_batch(&slab.ripe()[list], chain);
-                }
-            });
-            // Otherwise the batch would wait in this thread's bag, where nobody else can collect it.
-            access.guard.flush();
-        }
+        batch.map(|chain| self.retire_batch(chain, access)).is_some()
+    }
+
+    #[cold]
+    fn retire_batch(self: &Arc<Self>, chain: Chain, access: &Access) {
+        // Relaxed: a figure.
+        self.reuse.census.in_use.fetch_sub(u64::from(self.reuse.batch), Relaxed);
+        // Weak: the closure runs when some thread collects, which may be long after the scheduler has gone. Until then
+        // the batch must not keep all memory. As plain numbers: see `STRANDS`.
+        let list = access.ordinal.stripe(self.ripe().len());
+        let (parcel, slab): Deferred<K, V> = (Parcel::new(chain, list), Arc::downgrade(self));
+        access.guard.defer(move || {
+            if let Some(slab) = slab.upgrade() {
+                let (chain, list) = parcel.open();
+                slab.push_batch(&slab.ripe()[list], chain);
+            }
+        });
+        // Otherwise the batch would wait in this thread's bag, where nobody else can collect it.
+        access.guard.flush();
     }
 
     /// Hands a batch of nodes to all threads.

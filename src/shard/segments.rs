@@ -11,7 +11,7 @@ use crate::sync::size::FIRST_SEGMENT_BITS;
 pub(crate) use crate::sync::size::SEGMENT_COUNT;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, memory, prefetch};
 use std::ops::Range;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 /// Types for which memory of zeroes is the default value.
 ///
@@ -55,9 +55,16 @@ const fn segment_len(segment: usize) -> usize {
     if segment == FIRST { 2 << FIRST } else { 1 << segment }
 }
 
+/// A segment's items, if they are there.
 #[inline]
-fn is_there<T>(items: *mut T) -> bool {
-    items.addr() > RELEASED
+fn there<T>(items: *mut T) -> Option<NonNull<T>> {
+    NonNull::new(items).filter(|items| items.addr().get() > RELEASED)
+}
+
+/// Apart from where it is noticed, which then need not keep the index in memory for the message.
+#[cold]
+fn is_missing(index: u32) -> ! {
+    panic!("index {index} is not reserved")
 }
 
 /// A segment that was taken out of its array; freed when it is dropped.
@@ -94,11 +101,10 @@ impl<T: Zeroed> Segments<T> {
         let (segment, offset) = locate(index);
         // Relaxed: a thread that knows the index acquired it, directly or through others, from the thread that reserved
         // it.
-        let items = self.segments[segment].load(Ordering::Relaxed);
-        assert!(is_there(items), "index {index} is not reserved");
+        let items = there(self.segments[segment].load(Ordering::Relaxed)).unwrap_or_else(|| is_missing(index));
         // SAFETY: a segment that is there holds `segment_len(segment) > offset` items until `self` is dropped; if it is
         // released, for as long as the caller of `release` promised.
-        unsafe { &*items.add(offset) }
+        unsafe { items.add(offset).as_ref() }
     }
 
     /// The item `index`, if its segment is there: reserved by somebody, and not released.
@@ -106,9 +112,9 @@ impl<T: Zeroed> Segments<T> {
     pub(crate) fn reserved(&self, index: u32) -> Option<&T> {
         let (segment, offset) = locate(index);
         // Acquire: as in `reserve_segment`; and if the segment was released, observes what led to that.
-        let items = self.segments[segment].load(Ordering::Acquire);
+        let items = there(self.segments[segment].load(Ordering::Acquire))?;
         // SAFETY: as in `at`.
-        is_there(items).then(|| unsafe { &*items.add(offset) })
+        Some(unsafe { items.add(offset).as_ref() })
     }
 
     /// Prefetches the item `index`, if it is there.
@@ -132,13 +138,12 @@ impl<T: Zeroed> Segments<T> {
             return None;
         }
         // Relaxed: the items are not looked at.
-        let items = self.segments[segment].load(Ordering::Relaxed);
+        let items = there(self.segments[segment].load(Ordering::Relaxed))?.as_ptr();
         // Release: publishes what the caller did before, to a thread that finds the segment gone.
-        let is_taken = is_there(items)
-            && self.segments[segment]
-                .compare_exchange(items, ptr::without_provenance_mut(RELEASED), Ordering::Release, Ordering::Relaxed)
-                .is_ok();
-        is_taken.then(|| Released { items, len: segment_len(segment) })
+        self.segments[segment]
+            .compare_exchange(items, ptr::without_provenance_mut(RELEASED), Ordering::Release, Ordering::Relaxed)
+            .ok()?;
+        Some(Released { items, len: segment_len(segment) })
     }
 
     /// Allocates the segment of `index`, unless it is there, or was released.
@@ -152,15 +157,14 @@ impl<T: Zeroed> Segments<T> {
         let (segment, offset) = locate(index);
         let items = self.reserve_segment(segment).expect("it was not released");
         // SAFETY: as in `at`.
-        unsafe { &*items.add(offset) }
+        unsafe { items.add(offset).as_ref() }
     }
 
     /// The segment's items; `None` if it was released.
     #[inline]
-    fn reserve_segment(&self, segment: usize) -> Option<*mut T> {
+    fn reserve_segment(&self, segment: usize) -> Option<NonNull<T>> {
         // Acquire: pairs with the Release in `allocate`, so that the items are seen initialised.
-        let items = self.segments[segment].load(Ordering::Acquire);
-        if is_there(items) { Some(items) } else { self.allocate(segment) }
+        there(self.segments[segment].load(Ordering::Acquire)).or_else(|| self.allocate(segment))
     }
 
     /// Makes the system put memory behind the items of `indexes`, as far as they lie in the segment of the first one.
@@ -178,7 +182,7 @@ impl<T: Zeroed> Segments<T> {
         if let Some(items) = self.reserve_segment(segment) {
             // SAFETY: the segment was `allocate`d with this length, and stays as in `at`; `offset + count` is at most
             // that length.
-            unsafe { memory::populate(items, len, offset..offset + count, touch) };
+            unsafe { memory::populate(items.as_ptr(), len, offset..offset + count, touch) };
         }
         indexes.start + count as u32
     }
@@ -188,7 +192,7 @@ impl<T: Zeroed> Segments<T> {
         self.segments.iter().enumerate().flat_map(|(segment, slot)| {
             // Acquire: as in `reserve_segment`.
             let items = slot.load(Ordering::Acquire);
-            let len = if is_there(items) { segment_len(segment) } else { 0 };
+            let len = there(items).map_or(0, |_| segment_len(segment));
             // SAFETY: as in `at`.
             (0..len).map(move |offset| unsafe { &*items.add(offset) })
         })
@@ -196,7 +200,7 @@ impl<T: Zeroed> Segments<T> {
 
     /// Installs a new segment, or takes the one that another thread installed meanwhile; `None` if it was released.
     #[cold]
-    fn allocate(&self, segment: usize) -> Option<*mut T> {
+    fn allocate(&self, segment: usize) -> Option<NonNull<T>> {
         let slot = &self.segments[segment];
         // Relaxed: only this mark is read, and it never changes again.
         if slot.load(Ordering::Relaxed).addr() == RELEASED {
@@ -207,11 +211,11 @@ impl<T: Zeroed> Segments<T> {
         // Release: publishes the initialised items to the Acquire loads in `reserve_segment`, `reserved` and `iter`.
         // Acquire on failure: we go on with the other thread's items.
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => Some(fresh),
+            Ok(_) => there(fresh),
             Err(winner) => {
                 // SAFETY: `fresh` was allocated above with this length and nobody else has seen it.
                 unsafe { memory::free(fresh, segment_len(segment)) };
-                Some(winner).filter(|&winner| is_there(winner))
+                there(winner)
             }
         }
     }
@@ -222,10 +226,9 @@ impl<T: Zeroed> Drop for Segments<T> {
         const { assert!(!std::mem::needs_drop::<T>(), "items are freed, not dropped") };
         for (segment, slot) in self.segments.iter_mut().enumerate() {
             // Relaxed: we have `&mut self`, and whatever gave us that ordered all accesses before.
-            let items = slot.load(Ordering::Relaxed);
-            if is_there(items) {
+            if let Some(items) = there(slot.load(Ordering::Relaxed)) {
                 // SAFETY: allocated with this length in `allocate`, and nobody can use it any more.
-                unsafe { memory::free(items, segment_len(segment)) };
+                unsafe { memory::free(items.as_ptr(), segment_len(segment)) };
             }
         }
     }

@@ -14,7 +14,7 @@ use super::segments::{LEN_MAX, Segments, Zeroed};
 use super::tick::Deadline;
 use super::word::{AtomicWord, Word};
 use super::{Access, Identity, shielded};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, prefetch};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use Ordering::{Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
@@ -279,11 +279,11 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     pub(super) fn prefetch(&self, node: u32) {
-        prefetch(self.heads.at(node));
+        self.heads.prefetch(node);
     }
 
     pub(super) fn prefetch_tail(&self, node: u32) {
-        prefetch(self.tails.at(node));
+        self.tails.prefetch(node);
     }
 
     /// The generation of any node below `extent`, whether or not its owner has reserved its memory yet.
