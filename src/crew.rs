@@ -60,7 +60,7 @@ const PAST: u32 = 7;
 /// It also resigns if there is something to do less often than this, on average (or two ticks, if that is longer): then
 /// the two, which look for each other, cost about as many wake-ups as they save. And it ends its duty after so many
 /// turns in a row without anything to do.
-const SPARSE: Duration = Duration::from_millis(2);
+const SPARSE: Duration = Duration::from_millis(4);
 const IDLE_MAX: u32 = 16;
 /// And it resigns if the other one has been off duty for so long (or two ticks, if that is longer): nobody watches it.
 const ALONE_MAX: Duration = Duration::from_millis(4);
@@ -357,8 +357,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// there is no lookout, counts its calm turns. After enough of them, there are to be some.
     fn count_calm(&self, calm: &mut u32, looks: usize, until: Option<Nanos>) {
         let shard_count = self.workers.len();
-        // If each shard has something to do so often.
-        let soon = self.core.clock.now().plus(self.at_least_two_ticks(SPARSE) * shard_count as u32);
+        // If each shard has something to do so often. (What is further off than `NEAR` is not left to lookouts.)
+        let soon = self.core.clock.now().plus(NEAR.min(self.at_least_two_ticks(SPARSE) * shard_count as u32));
         let is_not_calm = looks * shard_count > self.most() / 4 * 3 || until.is_some_and(|until| until > soon);
         // Relaxed, here and below: numbers, and a flag that the announcement publishes. (Not `is_there`: a lookout that
         // was dismissed may be back at any time.)
@@ -494,12 +494,33 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
                 duty.looks += GIVEN_BACK;
             }
         }
-        if round.gathers && self.run_callbacks() {
-            self.resign(lookouts, duty);
+        if round.gathers {
+            if self.run_callbacks() {
+                self.resign(lookouts, duty);
+            } else {
+                (0..self.workers.len()).for_each(|number| self.put_off(lookouts, number));
+            }
         }
         duty.load = duty.load * PAST as usize / (PAST as usize + 1) + duty.looks;
         duty.looks = 0;
         self.resign_if(lookouts, duty, duty.load > self.most() * (PAST as usize + 1));
+    }
+
+    /// For a lookout that has run the callbacks: a shard was to be seen to before its next deadline if what it has
+    /// handed over might need help. As a rule that is over now, and nobody need get up for it.
+    fn put_off(&self, lookouts: &Lookouts, number: usize) {
+        // The alarm knows the next deadline of a worker that rests.
+        let deadline = || self.core.clock.start_of(self.core.shards[number].alarm.asleep_until()).0;
+        let is_hurried = || lookouts.due(number).is_some_and(|due| due < deadline());
+        // Once more with the worker locked, for then both are of the same rest. (Its thread may have got up meanwhile.
+        // That says so once more when it has the worker.)
+        if is_hurried()
+            && let Ok(mut worker) = self.workers[number].try_lock()
+            && worker.as_mut().is_some_and(|worker| worker.patience_left().is_none())
+            && is_hurried()
+        {
+            lookouts.saw_to(number, deadline());
+        }
     }
 
     fn is_alone_for_long(&self, lookouts: &Lookouts, duty: &mut Duty) -> bool {

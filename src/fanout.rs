@@ -219,12 +219,15 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         }
     }
 
-    /// How long from `now` on no batch needs help; `None` if there is nothing to watch.
-    pub(crate) fn patience_left(&self, now: Nanos) -> Option<Duration> {
+    /// How long from `now` on no batch needs help; `None` if there is nothing to watch. Drops what is empty.
+    pub(crate) fn patience_left(&mut self, now: Nanos) -> Option<Duration> {
+        let is_empty = |watched: &Watched<K, V>| watched.batch.waiting() == 0;
+        while self.batches.front().is_some_and(is_empty) {
+            self.batches.pop_front();
+        }
         let oldest = self.batches.front().map(|oldest| oldest.patience_left(PATIENCE, now));
-        // An empty batch is nothing to wake up for.
-        let in_lane = self.in_lane.as_ref().filter(|last| last.batch.waiting() > 0);
         let patience = if self.is_gathering { PATIENCE } else { LANE_PATIENCE };
+        let in_lane = self.in_lane.as_ref().filter(|last| !is_empty(last));
         oldest.into_iter().chain(in_lane.map(|last| last.patience_left(patience, now))).min()
     }
 }

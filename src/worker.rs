@@ -233,7 +233,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
     }
 
     /// How long the worker may sleep before a batch that it has handed over may need help; `None`: as long as it likes.
-    pub(crate) fn patience_left(&self) -> Option<Duration> {
+    pub(crate) fn patience_left(&mut self) -> Option<Duration> {
         self.watch.patience_left(self.now)
     }
 

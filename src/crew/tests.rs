@@ -11,7 +11,7 @@ use crate::fanout::CallbackThreads;
 use crate::shard::Tick;
 use std::array::from_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -344,8 +344,8 @@ fn turns_on_duty(gap: u32) -> u32 {
 
 #[test]
 fn the_lookout_ends_its_duty_where_there_is_something_to_do_but_now_and_then() {
-    assert_eq!([1, 2].map(turns_on_duty), [40; 2]);
-    assert!((2..20).contains(&turns_on_duty(5)));
+    assert_eq!([1, 2, 4].map(turns_on_duty), [40; 3]);
+    assert!((2..20).contains(&turns_on_duty(6)));
 }
 
 #[test]
@@ -581,6 +581,40 @@ fn the_lookout_runs_what_it_gathers() {
     crew.set_clock(4 * TICK);
     crew.rests(2);
     assert_eq!(names.recv_timeout(PATIENCE).as_deref(), Ok("own"), "it gathers nothing");
+}
+
+/// A batch that is handed over may need help a little later. One that the lookout has run does not.
+#[test]
+fn nobody_gets_up_for_what_the_lookout_has_run() {
+    let ((go_on, gate), (begun, begin)) = (mpsc::channel::<()>(), mpsc::channel());
+    let (slow, gate) = (Arc::new(OnceLock::<Vec<u64>>::new()), Mutex::new(gate));
+    let is_slow = Arc::clone(&slow);
+    let callback = move |key: &u64, ()| {
+        if is_slow.get().is_some_and(|keys| keys.contains(key)) {
+            // The second one, after the test, tells nobody.
+            let _ = begun.send(());
+            let _ = gate.lock().expect("nobody panics").recv();
+        }
+    };
+    let (timers, crew) = crew_of(3, Clock::manual(TICK, Tick(0)), pool(), Callback::Plain(Box::new(callback)), true);
+    let mut duty = on_duty(&crew);
+    let due = |number| crew.lookouts().due(number).expect("its thread relies on it");
+    let later = 15 * TICK;
+    for number in 0..3 {
+        start(&timers, number, 3, later);
+        start(&timers, number, 2, TICK);
+    }
+    // One of these is slow, on its shard's own thread, and the other one waits behind it.
+    slow.set(keys(&timers, 2).take(2).collect()).expect("once");
+    crew.set_clock(TICK);
+    crew.rests(2);
+    begin.recv_timeout(PATIENCE).expect("it has begun");
+    (0..2).for_each(|number| _ = crew.lookouts().rely(number, after(TICK).0, || 0));
+    other_sleeps(&crew, 2 * TICK);
+    crew.looks_out(&mut duty);
+    assert_eq!([0, 1].map(due), [after(later).0; 2], "it has run their callbacks");
+    assert!(due(2) < after(later).0, "somebody has to help");
+    drop(go_on);
 }
 
 /// Runs `test` beside the threads of the crew. The lookouts' are called so.
