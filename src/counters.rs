@@ -108,12 +108,19 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A thread that counts is stopped at times, by others that count: with a single look it would then take what began
-    /// meanwhile for pending, tens of thousands.
+    /// meanwhile for pending, tens of thousands. (The machine may stop this thread in all looks of one call, so there
+    /// are several rounds; with a single look, no round is good.)
     #[test]
     fn contention_makes_what_is_pending_hardly_too_high() {
         const COUNTING: u64 = 3;
         let (counters, is_over) = (Counters::new(), AtomicBool::new(false));
-        let most = std::thread::scope(|scope| {
+        let most_in_a_round = || {
+            let begin = Instant::now();
+            let looks = std::iter::from_fn(|| (begin.elapsed() < Duration::from_secs(1)).then(|| counters.pending()));
+            looks.max().expect("it looks at least once")
+        };
+        let is_good = |&most: &u64| most < 1000;
+        let rounds = std::thread::scope(|scope| {
             for _ in 0..COUNTING {
                 scope.spawn(|| {
                     let ordinal = thread::ordinal();
@@ -123,13 +130,14 @@ mod tests {
                     }
                 });
             }
-            let begin = Instant::now();
-            let looks = std::iter::from_fn(|| (begin.elapsed() < Duration::from_secs(1)).then(|| counters.pending()));
-            let most = looks.max();
+            let mut rounds = Vec::new();
+            while rounds.len() < 5 && !rounds.last().is_some_and(is_good) {
+                rounds.push(most_in_a_round());
+            }
             is_over.store(true, Relaxed);
-            most
+            rounds
         });
-        assert!(most.is_some_and(|most| most < 1000), "{most:?} of {COUNTING}");
+        assert!(rounds.last().is_some_and(is_good), "{rounds:?} of {COUNTING}");
         assert_eq!(counters.pending(), 0);
     }
 }
