@@ -177,7 +177,7 @@ where
                 }));
                 // Some in a row, without the hashing in between: the processor may have to look up the page of each
                 // line, too, and does so for several at once only if it sees them early enough. But not all: of too
-                // many at once, some processors drop the last ones.
+                // many at once, some processors seem to drop the last ones.
                 chunk[group..].iter().for_each(|(place, _)| place.prefetch());
                 if chunk.len() == group {
                     break;
