@@ -17,6 +17,7 @@ use std::time::Duration;
 /// Keys looked up side by side: more than the processor fetches at once, few enough that all are still in its first
 /// cache, and that the reuse of memory does not stop for long.
 const CHUNK: usize = 32;
+const _: () = assert!(CHUNK.is_multiple_of(FETCH_GROUP), "a chunk is filled by groups, and must not become longer");
 /// So many are done one by one, since there is too little to overlap: side by side, a batch of one takes twice as long
 /// as the call, of two 1.3 times, and of three as long as three calls.
 const FEW: usize = 2;

@@ -61,9 +61,9 @@ fn there<T>(items: *mut T) -> Option<NonNull<T>> {
     NonNull::new(items).filter(|items| items.addr().get() > RELEASED)
 }
 
-/// Apart from where it is noticed, which then need not keep the index in memory for the message.
+/// A function of its own, so that its callers need not keep the index in memory for the message.
 #[cold]
-fn is_missing(index: u32) -> ! {
+fn fail_unreserved(index: u32) -> ! {
     panic!("index {index} is not reserved")
 }
 
@@ -101,7 +101,7 @@ impl<T: Zeroed> Segments<T> {
         let (segment, offset) = locate(index);
         // Relaxed: a thread that knows the index acquired it, directly or through others, from the thread that reserved
         // it.
-        let items = there(self.segments[segment].load(Ordering::Relaxed)).unwrap_or_else(|| is_missing(index));
+        let items = there(self.segments[segment].load(Ordering::Relaxed)).unwrap_or_else(|| fail_unreserved(index));
         // SAFETY: a segment that is there holds `segment_len(segment) > offset` items until `self` is dropped; if it is
         // released, for as long as the caller of `release` promised.
         unsafe { items.add(offset).as_ref() }
