@@ -5,9 +5,10 @@
 //! the single calls do, in order. So most of those waits overlap. A move or a cancel goes on from what was seen of its
 //! line at that time. (In a batch of one or two there is nothing to overlap: these are single calls.)
 
+use crate::clock::{Clock, Nanos};
 use crate::error::ScheduleError;
 use crate::scheduler::{Place, Scheduler};
-use crate::shard::{Access, FETCH_GROUP, Glimpse, Intent};
+use crate::shard::{Access, Due, FETCH_GROUP, Glimpse, Intent, Tick};
 use crate::thread;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -69,9 +70,9 @@ where
         if are_few(&timers) {
             return timers.map(|(key, value, delay)| self.schedule_with(key, value, delay)).collect();
         }
-        let now = self.clock().now();
-        let start = |place: Place<'_, K, V>, (key, value, delay), access: &mut Access| {
-            let due = self.clock().due_after(now, delay, place.shard.hand());
+        let mut deadlines = Deadlines::from_now(self.clock());
+        let mut start = |place: Place<'_, K, V>, (key, value, delay), access: &mut Access| {
+            let due = deadlines.after(delay, place.shard.hand());
             self.start_at(place, key, value, due, self.repeats(), access).map(|(_, replaced)| replaced)
         };
         let start_all = |chunk: &mut Chunk<'_, K, V, _>, access: &mut Access, answers: &mut Vec<_>| {
@@ -102,9 +103,9 @@ where
         if are_few(&moves) {
             return moves.map(|(key, delay)| self.reschedule(key, delay)).collect();
         }
-        let now = self.clock().now();
+        let mut deadlines = Deadlines::from_now(self.clock());
         let shift = |place: Place<'_, K, V>, glimpse: Option<Glimpse<'_>>, (key, delay), access: &Access| {
-            let due = self.clock().due_after(now, delay, place.shard.hand());
+            let due = deadlines.after(delay, place.shard.hand());
             self.shift_at(place, glimpse, key, due, access)
         };
         self.side_by_side(moves, |&(key, _)| key, Intent::Move, shift)
@@ -193,6 +194,36 @@ where
     }
 }
 
+/// When the timers of a batch are due. As a rule all have the same delay, so the last result is kept.
+struct Deadlines<'c> {
+    clock: &'c Clock,
+    now: Nanos,
+    present: Tick,
+    /// A delay, and when it ends. That depends on the shard only if its worker is ahead of our clock.
+    last: Option<(Duration, Option<Tick>)>,
+}
+
+impl<'c> Deadlines<'c> {
+    fn from_now(clock: &'c Clock) -> Self {
+        let now = clock.now();
+        Self { clock, now, present: clock.tick_at(now), last: None }
+    }
+
+    /// As [`Clock::due_after`].
+    #[inline]
+    fn after(&mut self, delay: Duration, hand: Tick) -> Due {
+        if hand > self.present {
+            return self.clock.due_after(self.now, delay, hand);
+        }
+        let tick = match self.last {
+            Some((last, tick)) if last == delay => tick,
+            _ => self.clock.due_after(self.now, delay, hand).tick,
+        };
+        self.last = Some((delay, tick));
+        Due { tick, now: hand }
+    }
+}
+
 /// True if the iterator says that it has no more than `FEW` items left.
 fn are_few(items: &impl Iterator) -> bool {
     items.size_hint().1.is_some_and(|most| most <= FEW)
@@ -228,5 +259,30 @@ where
     // Not `any`: all of them are prefetched.
     if first.iter().filter(|item| is_there(item)).count() > 0 {
         others.iter().for_each(|item| _ = is_there(item));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whichever delays come one after the other, and wherever a shard's worker is.
+    #[test]
+    fn deadlines_of_a_batch_are_those_of_single_calls() {
+        let tick = Duration::from_millis(1);
+        let clock = Clock::manual(tick, Tick(100));
+        clock.set(Nanos(10_500_000));
+        let delays = [Duration::ZERO, tick / 2, tick, tick + tick / 2, Duration::from_secs(30), Duration::MAX];
+        let hands = [0, 100, 109, 110, 111, 140].map(Tick);
+        let asked = || delays.into_iter().flat_map(|delay| hands.map(|hand| (delay, hand)));
+        for (before, hand_before) in asked() {
+            for (delay, hand) in asked() {
+                let mut deadlines = Deadlines::from_now(&clock);
+                let _ = deadlines.after(before, hand_before);
+                let (due, single) = (deadlines.after(delay, hand), clock.due_after(clock.now(), delay, hand));
+                assert_eq!(due.tick, single.tick, "{before:?} at {hand_before:?}, then {delay:?} at {hand:?}");
+                assert!(due.now <= single.now && due.now >= hand.min(Tick(110)));
+            }
+        }
     }
 }
