@@ -28,7 +28,7 @@ impl Chain {
 
     /// The place of a node, by its number from the first one on.
     #[inline]
-    fn place(self, number: u32) -> usize {
+    fn place(&self, number: u32) -> usize {
         self.first.wrapping_add(number) as usize & (STRANDS - 1)
     }
 
@@ -52,7 +52,7 @@ impl Chain {
     }
 
     /// The first nodes, in order; 0 where there are fewer.
-    pub(super) fn nodes(self) -> [u32; STRANDS] {
+    pub(super) fn nodes(&self) -> [u32; STRANDS] {
         std::array::from_fn(|number| self.ring[self.place(number as u32)])
     }
 }
