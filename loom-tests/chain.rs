@@ -14,6 +14,7 @@ mod sync;
 
 mod size {
     pub(crate) const FIRST_SEGMENT_BITS: u32 = 2;
+    pub(crate) const NODES_TO_LINE_BITS: u32 = 2;
     pub(crate) const BATCH: u32 = 1;
     pub(crate) const STRANDS: usize = 1;
     pub(crate) const MAILBOX_SEGMENT: usize = 1;

@@ -112,8 +112,9 @@ pub(crate) mod size {
     pub(crate) const PAIRS: usize = 7;
     /// With more timers than this per line, the index is full.
     pub(crate) const LINE_LOAD: u32 = 10;
-    /// A caller doubles the index itself once it is more than this many times as full.
-    pub(crate) const CROWDED: u32 = 2;
+    /// There are `1 << NODES_TO_LINE_BITS` node numbers to each line. A caller whose node has a greater number doubles
+    /// the index itself.
+    pub(crate) const NODES_TO_LINE_BITS: u32 = 4;
 }
 
 /// `std`'s cell behind loom's interface, so that a model sees each access to the data.

@@ -18,6 +18,7 @@ use std::sync::Once;
 const SOURCES: &[(&str, &str)] = &[
     ("src/capacity.rs", include_str!("../../src/capacity.rs")),
     ("src/shard/alarm.rs", include_str!("../../src/shard/alarm.rs")),
+    ("src/shard/array.rs", include_str!("../../src/shard/array.rs")),
     ("src/shard/ends.rs", include_str!("../../src/shard/ends.rs")),
     ("src/shard/hint.rs", include_str!("../../src/shard/hint.rs")),
     ("src/shard/index.rs", include_str!("../../src/shard/index.rs")),

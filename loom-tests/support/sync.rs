@@ -15,8 +15,6 @@ pub(crate) mod size {
     /// A line has three cells, and is full with two.
     pub(crate) const PAIRS: usize = 2;
     pub(crate) const LINE_LOAD: u32 = 2;
-    /// Callers grow the index as soon as it is full.
-    pub(crate) const CROWDED: u32 = 1;
     /// A thread's own list, and another one.
     pub(crate) const RIPE_LISTS: usize = 2;
     /// Threads step aside as soon as that is of any use.

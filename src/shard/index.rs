@@ -31,6 +31,8 @@ pub(super) enum Unplaced {
     Sealed,
     /// Its line is full, and no further one is left.
     Exhausted,
+    /// A cell has no room for the node's number: there are too few lines.
+    NoRoom,
 }
 
 /// Where a key belongs.
@@ -257,16 +259,13 @@ impl Index {
     {
         let home = loop {
             let (home, _) = self.lines.home(spot.hash, access);
-            // The cell has no room for the node's number if the shard was sealed before the array could grow.
-            if let Some(cell) = home.cell(node.number) {
-                match self.claim(home.line, cell, access) {
-                    CellClaim::Made => break home,
-                    CellClaim::Exhausted => return Err(Unplaced::Exhausted),
-                    CellClaim::Frozen => {}
-                }
-            }
-            if self.lines.is_sealed() {
-                return Err(Unplaced::Sealed);
+            let claim = home.cell(node.number).map(|cell| self.claim(home.line, cell, access));
+            match claim {
+                Some(CellClaim::Made) => break home,
+                Some(CellClaim::Exhausted) => return Err(Unplaced::Exhausted),
+                Some(CellClaim::Frozen) | None if self.lines.is_sealed() => return Err(Unplaced::Sealed),
+                Some(CellClaim::Frozen) => {}
+                None => return Err(Unplaced::NoRoom),
             }
         };
         Ok(self.has_others(slab, home, node.number))

@@ -16,7 +16,7 @@
 use super::hint::NODE_BITS;
 use super::search::{CELLS, Pattern, Place, Places};
 use super::segments::Zeroed;
-use crate::sync::size::PAIRS;
+use crate::sync::size::{NODES_TO_LINE_BITS, PAIRS};
 use crate::sync::{AtomicU64, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::ops::Range;
@@ -34,8 +34,6 @@ const PAIR_SET: u64 = 1 << CELL_BITS;
 const META_SET: u64 = 1 << 62;
 /// Flag of a meta word: one of the two lines that this line is split into is set.
 const HALF_SPLIT: u64 = 1 << 61;
-/// There are `1 << NODES_TO_LINE_BITS` node numbers to each line.
-const NODES_TO_LINE_BITS: u32 = 4;
 /// With this many bits there are lines for all nodes that there can be.
 pub(super) const LINE_BITS_MAX: u32 = NODE_BITS - NODES_TO_LINE_BITS;
 const LINK_BITS: u32 = 25;
@@ -52,6 +50,12 @@ impl Shape {
     pub(super) fn of(bits: u32) -> Self {
         debug_assert!(bits <= LINE_BITS_MAX);
         Self { bits }
+    }
+
+    /// There are `1 << bits` lines.
+    #[inline]
+    pub(super) fn bits(self) -> u32 {
+        self.bits
     }
 
     #[inline]
@@ -74,8 +78,14 @@ impl Shape {
     /// and 2n + 1.
     #[inline]
     pub(super) fn line(self, hash: u32) -> u32 {
+        1 << self.bits | self.offset(hash)
+    }
+
+    /// How many lines come before that of this hash.
+    #[inline]
+    pub(super) fn offset(self, hash: u32) -> u32 {
         // In two steps: if there is a single line, all 32 bits are shifted out.
-        1 << self.bits | (hash >> (u32::BITS - 1 - self.bits) >> 1)
+        hash >> (u32::BITS - 1 - self.bits) >> 1
     }
 
     /// Matches the cells of this hash's tag. (And empty cells, if the tag is 0.)

@@ -7,29 +7,22 @@
 //! under locks.) An array whose lines are all split is freed.
 
 use super::Access;
+use super::array::{Array, AtomicArray};
 use super::line::{AtomicPair, Cells, LINE_BITS_MAX, Line, Meta, More, Shape};
 use super::overflow::Overflow;
 use super::search::Pattern;
 use super::segments::{SEGMENT_COUNT, Segments};
-use crate::sync::size::{CROWDED, FIRST_SEGMENT_BITS, LINE_LOAD};
+use crate::sync::size::{FIRST_SEGMENT_BITS, LINE_LOAD};
 use crate::sync::{AtomicU32, Ordering};
-use Ordering::{AcqRel, Acquire, Relaxed, Release};
+use Ordering::AcqRel;
 use std::sync::Arc;
 
 /// How many lines to get memory for at once: a large page of them.
 const POPULATED: u32 = 1 << 15;
 const FIRST_BITS: u32 = FIRST_SEGMENT_BITS - 1;
-/// Flag in `Lines::bits`: the shard is sealed, and the array does not double any more.
-const SEALED: u32 = 1 << 31;
 
 fn is_full(bits: u32, node_count: u32) -> bool {
     bits < LINE_BITS_MAX && node_count > LINE_LOAD << bits
-}
-
-/// True if callers should not wait any longer for others to double the array: its lines are crowded, or its cells have
-/// no room for the number of `node`.
-fn lacks_room(bits: u32, node_count: u32, node: u32) -> bool {
-    is_full(bits, node_count / CROWDED) || !Shape::of(bits).holds(node)
 }
 
 /// The line of a hash, for as long as the caller is pinned.
@@ -76,40 +69,38 @@ impl Half {
 }
 
 pub(super) struct Lines {
-    array: Segments<Line>,
+    /// Of all arrays.
+    segments: Segments<Line>,
+    array: AtomicArray,
     pub(super) overflow: Arc<Overflow>,
-    /// The bits of the array in use, and the flag `SEALED`.
-    bits: AtomicU32,
     /// For each array, by its bits: how many of its lines are set.
     set: [AtomicU32; SEGMENT_COUNT],
 }
 
 impl Lines {
     pub(super) fn new() -> Self {
-        let array = Segments::<Line>::new();
+        let segments = Segments::<Line>::new();
         for number in 1 << FIRST_BITS..2 << FIRST_BITS {
-            let line = array.reserve(number);
+            let line = segments.reserve(number);
             line.set_cells(&Cells::default(), More::NONE);
             line.meta.set(0);
         }
+        let first = segments.reserve_from(1 << FIRST_BITS).expect("it was not released");
         Self {
-            array,
+            segments,
+            // SAFETY: these lines have one number after the other, with the same leading bit. `has_set` frees arrays.
+            array: unsafe { AtomicArray::new(first, FIRST_BITS) },
             overflow: Arc::new(Overflow::new()),
-            bits: AtomicU32::new(FIRST_BITS),
             set: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
-    #[inline]
     fn bits(&self) -> u32 {
-        // Acquire: observes that there is such an array. If it is an old one by now, its lines are frozen or the array
-        // is gone, and the caller notices.
-        self.bits.load(Acquire) & !SEALED
+        self.array.load().shape().bits()
     }
 
     pub(super) fn is_sealed(&self) -> bool {
-        // Acquire: observes what the sealer did before.
-        self.bits.load(Acquire) & SEALED != 0
+        self.array.load().is_sealed()
     }
 
     /// The number of lines in the array in use.
@@ -120,22 +111,14 @@ impl Lines {
     /// Prefetches the line of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
-        self.array.prefetch(Shape::of(self.bits()).line(hash));
-    }
-
-    /// The line of a hash, set or not, and its meta word. `None` if the array has just gone.
-    #[inline]
-    fn as_it_is<'a>(&'a self, hash: u32, _pinned: &'a Access) -> Option<(Home<'a>, Meta)> {
-        let shape = Shape::of(self.bits());
-        let line = self.array.reserved(shape.line(hash))?;
-        Some((Home { line, like: shape.like(hash) }, line.meta.load()))
+        self.array.load().prefetch(hash);
     }
 
     /// As `home`, if the line is set and not frozen; else `None`.
     #[inline]
     pub(super) fn home_if_set<'a>(&'a self, hash: u32, access: &'a Access) -> Option<Home<'a>> {
-        let (home, meta) = self.as_it_is(hash, access)?;
-        meta.is_in_use().then_some(home)
+        let (shape, line) = self.array.line(hash, access);
+        line.meta.load().is_in_use().then(|| Home { line, like: shape.like(hash) })
     }
 
     /// The line of a hash at this moment, and its meta word: the line was set, and not frozen. (In a sealed shard its
@@ -143,45 +126,38 @@ impl Lines {
     #[inline]
     pub(super) fn home<'a>(&'a self, hash: u32, access: &'a Access) -> (Home<'a>, Meta) {
         loop {
-            // If the array has gone, there are other bits by now, acquired from `release`; if the line is frozen, from
-            // `freeze`.
-            let Some((home, meta)) = self.as_it_is(hash, access) else { continue };
+            let (shape, line) = self.array.line(hash, access);
+            let meta = line.meta.load();
             if meta.is_in_use() {
-                return (home, meta);
+                return (Home { line, like: shape.like(hash) }, meta);
             }
+            // If it is frozen, there is a larger array by now, acquired from `freeze`.
             if !meta.is_set() {
-                self.set_line(Shape::of(self.bits()).line(hash), access);
+                self.set_line(shape.line(hash), access);
             }
         }
     }
 
-    /// Doubles the array if it lacks room and no other thread has done so; true if this call did.
-    #[inline]
-    pub(super) fn fit(&self, node_count: u32, node: u32) -> bool {
-        lacks_room(self.bits(), node_count, node) && self.enlarge(node_count, node)
-    }
-
+    /// Doubles the array until its cells have room for the number of `node`, or the shard is sealed. True if this call
+    /// did so, rather than another thread.
     #[cold]
-    fn enlarge(&self, node_count: u32, node: u32) -> bool {
+    pub(super) fn make_room(&self, node: u32) -> bool {
         let mut has_grown = false;
         loop {
-            let bits = self.bits.load(Relaxed);
-            if bits & SEALED != 0 || !lacks_room(bits, node_count, node) {
+            let array = self.array.load();
+            if array.is_sealed() || array.shape().holds(node) {
                 return has_grown;
             }
-            has_grown |= self.double(bits);
+            has_grown |= self.double(array);
         }
     }
 
-    /// Doubles the array that had these `bits`; false if another thread was faster, or if the shard is sealed.
-    fn double(&self, bits: u32) -> bool {
-        if bits & SEALED != 0 {
-            return false;
-        }
-        // If that array has come and gone meanwhile, there are other bits by now, and the exchange fails.
-        self.array.ensure(2 << bits);
-        // Release: publishes that there is such an array.
-        self.bits.compare_exchange(bits, bits + 1, Release, Relaxed).is_ok()
+    /// Doubles the array; false if another thread was faster, or if the shard is sealed.
+    fn double(&self, seen: Array) -> bool {
+        // If that array has come and gone meanwhile, there is a larger one in use.
+        let first = self.segments.reserve_from(2 << seen.shape().bits());
+        // SAFETY: as in `new`.
+        first.is_some_and(|first| unsafe { self.array.double(seen, first) })
     }
 
     /// One more than the number of the last line that there should be.
@@ -199,19 +175,18 @@ impl Lines {
     /// left.
     pub(super) fn populate(&self, node_count: u32, next: u32, _pinned: &Access) -> u32 {
         let end = self.end_wanted(node_count).min(next.saturating_add(POPULATED));
-        self.array.populate(next..end, Line::touch)
+        self.segments.populate(next..end, Line::touch)
     }
 
     /// Sets up to `limit` lines ahead of the callers, from `next` on. Returns the first line that is left.
     pub(super) fn split_ahead(&self, node_count: u32, next: u32, limit: u32, access: &Access) -> u32 {
         let end = self.end_wanted(node_count).min(next.saturating_add(limit));
         for number in next.max(2 << FIRST_BITS)..end {
-            // Acquire: as in `bits`.
-            let seen = self.bits.load(Acquire);
-            let has_line = |bits: u32| number < 2 << (bits & !SEALED);
-            let is_there = has_line(seen) || self.double(seen) || has_line(self.bits());
+            let seen = self.array.load();
+            let has_line = |array: Array| array.shape().lines().end > number;
+            let is_there = has_line(seen) || self.double(seen) || has_line(self.array.load());
             // Not reserved: that array has gone, since all lines that come from it are set.
-            if is_there && self.array.reserved(number).is_some_and(|line| !line.meta.load().is_set()) {
+            if is_there && self.segments.reserved(number).is_some_and(|line| !line.meta.load().is_set()) {
                 self.set_line(number, access);
             }
         }
@@ -223,7 +198,7 @@ impl Lines {
     fn set_line(&self, number: u32, access: &Access) {
         let parent = number / 2;
         // `None`: its array was freed, so all lines that come from it are set.
-        let Some(line) = self.array.reserved(parent) else { return };
+        let Some(line) = self.segments.reserved(parent) else { return };
         if !line.meta.load().is_set() {
             self.set_line(parent, access);
         }
@@ -232,7 +207,7 @@ impl Lines {
         let version = line.meta.freeze().version();
         self.freeze(line);
         for (child, half) in (0..).zip(&self.halves(line, shape)) {
-            let Some(new) = self.array.reserved(2 * parent + child) else { return };
+            let Some(new) = self.segments.reserved(2 * parent + child) else { return };
             let rest = self.overflow.build(&half.rest, false, access);
             let rest = rest.expect("enough lines are kept for what is there already");
             if !new.set_cells(&half.cells, rest) {
@@ -267,8 +242,8 @@ impl Lines {
             return;
         }
         // SAFETY: a thread that uses an item of it is pinned, as all are that ask for one (`Access`); and it is freed
-        // only when they have left.
-        if let Some(array) = unsafe { self.array.release((1 << bits) - 1) } {
+        // only when they have left. Who is pinned after that finds the larger array in use: this thread knows of it.
+        if let Some(array) = unsafe { self.segments.release((1 << bits) - 1) } {
             access.guard.defer(move || drop(array));
         }
     }
@@ -282,14 +257,12 @@ impl Lines {
 
     /// No lines are added from now on. Returns how cells are divided for good.
     pub(super) fn seal(&self) -> Shape {
-        // AcqRel: publishes what the sealer did before, to a thread that finds the shard sealed; and observes the array
-        // in use.
-        Shape::of(self.bits.fetch_or(SEALED, AcqRel) & !SEALED)
+        self.array.seal().shape()
     }
 
     /// A line of the last array, set and frozen. The shard is sealed.
     pub(super) fn frozen(&self, number: u32, access: &Access) -> &Line {
-        let Some(line) = self.array.reserved(number) else { unreachable!("nobody doubles them any more") };
+        let Some(line) = self.segments.reserved(number) else { unreachable!("nobody doubles them any more") };
         while !line.meta.load().is_set() {
             self.set_line(number, access);
         }
@@ -299,12 +272,12 @@ impl Lines {
 
     /// Prefetches a line of the last array.
     pub(super) fn prefetch_last(&self, number: u32) {
-        self.array.prefetch(number);
+        self.segments.prefetch(number);
     }
 
     /// The cells in use in a line of the last array at this moment, without those of further lines.
     pub(super) fn cells<'a>(&'a self, number: u32, _pinned: &'a Access) -> impl Iterator<Item = u32> + use<'a> {
-        self.array.reserved(number).into_iter().flat_map(Line::cells).filter(|&cell| cell != 0)
+        self.segments.reserved(number).into_iter().flat_map(Line::cells).filter(|&cell| cell != 0)
     }
 
     /// The cells in use in a line and in the lines behind it.
@@ -316,7 +289,7 @@ impl Lines {
     #[cfg(test)]
     #[allow(dead_code, reason = "models have other ways to ask")]
     pub(super) fn cell_count(&self) -> usize {
-        let lines = Shape::of(self.bits()).lines().filter_map(|number| self.array.reserved(number));
+        let lines = Shape::of(self.bits()).lines().filter_map(|number| self.segments.reserved(number));
         lines.filter(|line| line.meta.load().is_set()).flat_map(|line| self.all_cells(line)).count()
     }
 
@@ -327,9 +300,9 @@ impl Lines {
     pub(super) fn assert_array_alone(&self) {
         let bits = self.bits();
         for before in FIRST_BITS + 1..bits {
-            assert!(self.array.reserved(1 << before).is_none(), "{before} of {bits}");
+            assert!(self.segments.reserved(1 << before).is_none(), "{before} of {bits}");
         }
-        assert_eq!(self.set[bits as usize].load(Acquire), 1 << bits, "lines are set");
+        assert_eq!(self.set[bits as usize].load(Ordering::Acquire), 1 << bits, "lines are set");
     }
 }
 

@@ -16,6 +16,7 @@
 //! as [`Tick`]s.
 
 mod alarm;
+mod array;
 mod chain;
 mod ends;
 mod fetch;
@@ -268,17 +269,27 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     /// Puts a new node into the index. True if other nodes in its line look like it and may still hold live timers.
     #[inline(always)]
     fn insert(&self, spot: Spot, node: Node<'_, K, V>, access: &Access) -> Result<bool, Refused<K, V>> {
-        if self.index.lines.fit(self.slab.most_indexed(), node.number) {
-            // The worker has the new lines set, except for our own, which we set below.
+        loop {
+            let refused = match self.index.insert(&self.slab, spot, node, access) {
+                Ok(has_others) => return Ok(has_others),
+                Err(Unplaced::NoRoom) => {
+                    self.make_room(node.number);
+                    continue;
+                }
+                Err(Unplaced::Sealed) => Refused::Sealed,
+                Err(Unplaced::Exhausted) => Refused::Exhausted,
+            };
+            let NoNode(key, value) = self.slab.give_back(node, access);
+            return Err(refused(key, value));
+        }
+    }
+
+    #[cold]
+    fn make_room(&self, node: u32) {
+        if self.index.lines.make_room(node) {
+            // The worker has the new lines set, except for those that callers need before.
             self.alarm.interrupt();
         }
-        self.index.insert(&self.slab, spot, node, access).map_err(|unplaced| {
-            let NoNode(key, value) = self.slab.give_back(node, access);
-            match unplaced {
-                Unplaced::Sealed => Refused::Sealed(key, value),
-                Unplaced::Exhausted => Refused::Exhausted(key, value),
-            }
-        })
     }
 
     /// Moves the pending timer whose key satisfies `is_key`, or sets when the firing one comes back. False if there is

@@ -130,8 +130,8 @@ impl<T: Zeroed> Segments<T> {
     /// it is the first segment, which holds indexes of several lengths.
     ///
     /// # Safety
-    /// The only items of this segment that may be in use are those that `reserved` returned; and none may be in use
-    /// when the returned value is dropped.
+    /// The only items of this segment that may be in use are those that `reserved` or `reserve_from` returned; and none
+    /// may be in use when the returned value is dropped.
     pub(crate) unsafe fn release(&self, index: u32) -> Option<Released<T>> {
         let (segment, _) = locate(index);
         if segment == FIRST {
@@ -146,18 +146,27 @@ impl<T: Zeroed> Segments<T> {
         Some(Released { items, len: segment_len(segment) })
     }
 
-    /// Allocates the segment of `index`, unless it is there, or was released.
-    pub(crate) fn ensure(&self, index: u32) {
-        self.reserve_segment(locate(index).0);
-    }
-
     /// The item `index`, which was not released; allocates its segment if need be.
     #[inline]
     pub(crate) fn reserve(&self, index: u32) -> &T {
         let (segment, offset) = locate(index);
-        let items = self.reserve_segment(segment).expect("it was not released");
+        // Acquire: as in `reserve_segment`.
+        let items = there(self.segments[segment].load(Ordering::Acquire)).unwrap_or_else(|| self.allocate_for(segment));
         // SAFETY: as in `at`.
         unsafe { items.add(offset).as_ref() }
+    }
+
+    #[cold]
+    fn allocate_for(&self, segment: usize) -> NonNull<T> {
+        self.allocate(segment).expect("it was not released")
+    }
+
+    /// The item `index`, and all further ones whose numbers have the same leading bit; allocates their segment if need
+    /// be. `None` if it was released.
+    pub(crate) fn reserve_from(&self, index: u32) -> Option<NonNull<T>> {
+        let (segment, offset) = locate(index);
+        // SAFETY: as in `at`.
+        self.reserve_segment(segment).map(|items| unsafe { items.add(offset) })
     }
 
     /// The segment's items; `None` if it was released.
@@ -286,7 +295,7 @@ mod tests {
         assert!(segment.len == released as usize && array.reserved(released).is_none());
         // SAFETY: as above.
         assert!(unsafe { array.release(released) }.is_none(), "once");
-        array.ensure(released);
+        assert_eq!(array.reserve_from(released), None);
         assert_eq!(array.populate(released..other + 1, |_| panic!("there is no memory")), other);
         assert!(array.reserved(released).is_none() && array.iter().all(|item| item.load(Ordering::Relaxed) != 7));
         assert_eq!(array.at(other).load(Ordering::Relaxed), 8);

@@ -141,7 +141,7 @@ fn a_glimpse_of_what_has_changed_since_does_not_mislead() {
         (
             &|timers| {
                 assert!(
-                    timers.index.lines.fit(0, 16 * timers.line_count())
+                    timers.index.lines.make_room(16 * timers.line_count())
                         && timers.holds(Spot::of(SOME_HASH), |_| true, &access())
                 )
             },
@@ -364,7 +364,7 @@ fn end_alike(shard: &Timers, key: u32) {
 /// Makes sixteen lines of each.
 fn split(shard: &Timers, access: &Access) {
     let before = shard.line_count();
-    shard.index.lines.fit(0, 16 * (16 * before - 1));
+    shard.index.lines.make_room(16 * (16 * before - 1));
     assert_eq!(shard.line_count(), 16 * before);
     assert_eq!(shard.split_ahead(0, u32::MAX, access), 2 * shard.line_count());
 }
