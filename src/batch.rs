@@ -209,7 +209,7 @@ impl<'c> Deadlines<'c> {
         Self { clock, now, present: clock.tick_at(now), last: None }
     }
 
-    /// As [`Clock::due_after`].
+    /// The deadline that [`Clock::due_after`] gives. The moment beside it may be a little older.
     #[inline]
     fn after(&mut self, delay: Duration, hand: Tick) -> Due {
         if hand > self.present {

@@ -19,6 +19,7 @@ pub(super) struct Array(*mut Line);
 
 impl Array {
     fn of(first: NonNull<Line>, bits: u32) -> Self {
+        debug_assert!(first.addr().get() & (BITS | SEALED) == 0);
         Self(first.as_ptr().map_addr(|address| address | bits as usize))
     }
 
@@ -75,14 +76,16 @@ impl AtomicArray {
         (array.shape(), unsafe { &*array.place(hash) })
     }
 
-    /// Puts an array twice as large in the place of `seen`. False if `seen` is not in use any more; or if it is sealed.
+    /// Puts an array twice as large in the place of `seen`, which is not sealed. False if that is not in use any more,
+    /// or sealed by now.
     ///
     /// # Safety
     /// As for `new`: from `first` on there are twice as many lines as in `seen`.
     pub(super) unsafe fn double(&self, seen: Array, first: NonNull<Line>) -> bool {
+        debug_assert!(!seen.is_sealed());
         let larger = Array::of(first, seen.shape().bits() + 1);
         // Release: publishes that there is such an array. Relaxed on failure: the caller looks again.
-        !seen.is_sealed() && self.0.compare_exchange(seen.0, larger.0, Release, Relaxed).is_ok()
+        self.0.compare_exchange(seen.0, larger.0, Release, Relaxed).is_ok()
     }
 
     /// From now on the array does not double any more. Returns it.

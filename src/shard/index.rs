@@ -5,11 +5,12 @@
 //!
 //! - **Membership is decided by the timer word, not by the line.** A cell may lead to a node that is dead or undecided.
 //!   At most one node of a key is pending.
-//! - **Inserting** fails only if the shard is sealed, or if no further line is left. A new node goes into any empty
-//!   cell, tentative or yielding; then its author looks for other nodes of its tag. Of two authors that insert at once,
-//!   at least one sees the other. An author that sees no other node, or a single dead one, publishes its timer.
-//!   Otherwise `succession.rs` decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes
-//!   that were in the line when it was drawn.
+//! - **Inserting** fails only if the shard is sealed, or if no further line is left. (If there are too few lines for
+//!   the node's number, the caller has them doubled and tries again.) A new node goes into any empty cell, tentative or
+//!   yielding; then its author looks for other nodes of its tag. Of two authors that insert at once, at least one sees
+//!   the other. An author that sees no other node, or a single dead one, publishes its timer. Otherwise `succession.rs`
+//!   decides, by *tickets*, which are drawn from the line: a ticket is younger than the nodes that were in the line
+//!   when it was drawn.
 //! - **Absent** is a key that a scan did not find, if no ticket was drawn during the scan: a timer that takes another
 //!   one's place, from another cell, has a ticket before it ends that one.
 //! - Only the thread whose exchange takes a node out of its cell marks the node's word as unlinked; or it just

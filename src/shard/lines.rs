@@ -154,6 +154,9 @@ impl Lines {
 
     /// Doubles the array; false if another thread was faster, or if the shard is sealed.
     fn double(&self, seen: Array) -> bool {
+        if seen.is_sealed() {
+            return false;
+        }
         // If that array has come and gone meanwhile, there is a larger one in use.
         let first = self.segments.reserve_from(2 << seen.shape().bits());
         // SAFETY: as in `new`.
@@ -242,7 +245,8 @@ impl Lines {
             return;
         }
         // SAFETY: a thread that uses an item of it is pinned, as all are that ask for one (`Access`); and it is freed
-        // only when they have left. Who is pinned after that finds the larger array in use: this thread knows of it.
+        // only when they have left. Who is pinned later finds the larger array in use, from which this thread has the
+        // line's number.
         if let Some(array) = unsafe { self.segments.release((1 << bits) - 1) } {
             access.guard.defer(move || drop(array));
         }

@@ -114,6 +114,8 @@ struct Census {
     unindexed: Count,
     /// Hints in the worker's wheel, by its last report.
     hints: Count,
+    /// The most nodes that the index led to at any one time.
+    most_indexed: Count,
 }
 
 /// The nodes of a slab that are not in use, and how many are.
@@ -124,9 +126,6 @@ pub(super) struct Reuse {
     ripe: [CachePadded<ChainList>; RIPE_LISTS],
     clean: CachePadded<ChainList>,
     census: CachePadded<Census>,
-    /// The most nodes that the index led to at any one time, by the census. On a cache line of its own: each timer that
-    /// begins reads it.
-    most_indexed: CachePadded<Count>,
 }
 
 impl Reuse {
@@ -138,7 +137,6 @@ impl Reuse {
             ripe: std::array::from_fn(|_| CachePadded::default()),
             clean: CachePadded::default(),
             census: CachePadded::default(),
-            most_indexed: CachePadded::default(),
         }
     }
 }
@@ -163,9 +161,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
 
     /// The most nodes that the index led to at any one time, roughly: nodes that threads kept ready count as well, and
     /// node 0. Never falls.
-    #[inline]
     pub(super) fn most_indexed(&self) -> u32 {
-        self.reuse.most_indexed.load(Relaxed) as u32 + 1
+        self.reuse.census.most_indexed.load(Relaxed) as u32 + 1
     }
 
     /// A free node with a new generation.
@@ -281,7 +278,7 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
     }
 
     fn raise_most_indexed(&self) {
-        let Reuse { census, most_indexed, .. } = &self.reuse;
+        let census = &self.reuse.census;
         // Relaxed: figures.
         let (before, unindexed) = (self.in_use(), census.unindexed.load(Relaxed));
         // Many timers may have ended between the two loads. The difference of an old and a new figure must not stay for
@@ -289,8 +286,8 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Slab<K, V> {
         let in_use = before.min(self.in_use());
         // Signed: as in `in_use`.
         let indexed = (in_use as i64 - unindexed as i64).max(0) as u64;
-        if indexed > most_indexed.load(Relaxed) {
-            most_indexed.fetch_max(indexed, Relaxed);
+        if indexed > census.most_indexed.load(Relaxed) {
+            census.most_indexed.fetch_max(indexed, Relaxed);
         }
     }
 

@@ -217,7 +217,7 @@ impl<T: Zeroed> Segments<T> {
         }
         // SAFETY: `T: Zeroed`.
         let fresh = unsafe { memory::allocate::<T>(segment_len(segment)) };
-        // Release: publishes the initialised items to the Acquire loads in `reserve_segment`, `reserved` and `iter`.
+        // Release: publishes the initialised items to the Acquire loads above.
         // Acquire on failure: we go on with the other thread's items.
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
             Ok(_) => there(fresh),

@@ -5,6 +5,7 @@ use super::super::{ClaimedNode, Due, Fired, Hint, Look, Refused, Repeats, Shard,
 use super::*;
 use crate::sync::size::PAIRS;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 type Timers = Shard<u32, u32>;
 
@@ -40,6 +41,50 @@ fn timers_are_found_before_and_after_their_lines_are_split() {
             assert!(!is_there(key));
         }
         assert_eq!(linked(&shard), 0);
+    }
+}
+
+/// An array goes when all its lines are split, whoever is looking for a timer in it.
+#[test]
+fn timers_are_found_while_arrays_come_and_go() {
+    let count = 200;
+    let spot = |key: u32| Spot::of(key.wrapping_mul(u32::MAX / 500));
+    for _ in 0..10 {
+        let shard = timers();
+        let is_over = AtomicBool::new(false);
+        let start = |key| {
+            let ordinal = crate::thread::ordinal();
+            assert!(shard.schedule(spot(key), key, key, DUE, Repeats::Never, &mut Access::new(&ordinal)).is_ok());
+        };
+        let look_up = |from: u32| {
+            let ordinal = crate::thread::ordinal();
+            for key in (0..count).cycle().skip(from as usize).take_while(|_| !is_over.load(Relaxed)) {
+                assert!(shard.holds(spot(key), |&other| other == key, &Access::new(&ordinal)), "{key}");
+                let another = count + from;
+                start(another);
+                let access = Access::new(&ordinal);
+                assert_eq!(shard.cancel(spot(another), None, |&other| other == another, &access), Some(another));
+                access.guard.flush();
+            }
+        };
+        let grow = || {
+            let ordinal = crate::thread::ordinal();
+            for doublings in 1..=8 {
+                shard.index.lines.make_room((16 << (5 + doublings)) - 1);
+                let access = Access::new(&ordinal);
+                shard.split_ahead(0, u32::MAX, &access);
+                access.guard.flush();
+            }
+        };
+        (0..count).for_each(start);
+        std::thread::scope(|scope| {
+            (0..2).for_each(|from| _ = scope.spawn(move || look_up(from)));
+            let others: Vec<_> = (0..2).map(|_| scope.spawn(grow)).collect();
+            others.into_iter().for_each(|thread| thread.join().expect("it only grows"));
+            is_over.store(true, Relaxed);
+        });
+        assert_eq!(shard.line_count(), 32 << 8);
+        shard.assert_array_alone();
     }
 }
 
