@@ -20,7 +20,7 @@ mod under_way;
 use event_count::EventCount;
 use expiry::{Due, Expiry, Renewal};
 use flags::{Abandoned, Closing};
-use lookout::{Lookouts, Watched};
+use lookout::{Lookouts, Times, Watched};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering::*};
 use loom::thread;
@@ -468,10 +468,11 @@ fn closing_interrupts() {
 
 /// How long a lookout sleeps after the other one is up, in the models.
 const WATCH: u64 = 5;
+const TIMES: Times = Times { tick: 1, soon: 0, watch: WATCH, kept: 0, stopped: 0 };
 
 /// The first lookout sleeps until then; the other one is off duty.
 fn lookouts(until: u64) -> Arc<Lookouts> {
-    let lookouts = Arc::new(Lookouts::new(2, 1, 0, WATCH));
+    let lookouts = Arc::new(Lookouts::new(2, TIMES));
     assert!(lookouts.lie_down(0, until, 0).is_some());
     lookouts
 }
@@ -490,7 +491,7 @@ fn relying() {
 
 /// The same; but before, the lookout is up.
 fn relying_on_one_that_is_up() {
-    let lookouts = Arc::new(Lookouts::new(2, 1, 0, WATCH));
+    let lookouts = Arc::new(Lookouts::new(2, TIMES));
     let relying = Arc::clone(&lookouts);
     let thread = thread::spawn(move || relying.rely(1, 5, || 0));
     lookouts.stay_up(0, || 3);
@@ -546,7 +547,7 @@ fn dismissing_one_that_comes_back() {
 /// Both lookouts are up at 3 and lie down. A shard has to be seen to at 3; or a thread goes to sleep meanwhile whose
 /// shard has to be seen to at 6.
 fn lying_down(relying: bool) {
-    let lookouts = Arc::new(Lookouts::new(1, 1, 0, WATCH));
+    let lookouts = Arc::new(Lookouts::new(1, TIMES));
     let (due, next) = if relying { (6, u64::MAX) } else { (3, 3) };
     lookouts.saw_to(0, next);
     (0..2).for_each(|number| _ = lookouts.stay_up(number, || 3));
@@ -588,7 +589,7 @@ fn both_lie_down_beside_one_that_relies() {
 /// Both lookouts are up at 3, and a shard has to be seen to at 4. One of them puts that off until 6, soon enough for
 /// either to leave it to the other one, which is up.
 fn both_lie_down_after_one_has_put_a_shard_off() {
-    let lookouts = Arc::new(Lookouts::new(1, 1, 3, WATCH));
+    let lookouts = Arc::new(Lookouts::new(1, Times { soon: 3, ..TIMES }));
     lookouts.saw_to(0, 4);
     (0..2).for_each(|number| _ = lookouts.stay_up(number, || 3));
     let own = Arc::clone(&lookouts);

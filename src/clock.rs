@@ -17,10 +17,6 @@ impl Nanos {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
-    pub(crate) fn minus(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(saturating_nanos(duration)))
-    }
-
     /// Zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -13,7 +13,7 @@
 
 use crate::clock::{Nanos, saturating_nanos};
 use crate::lane::Lane;
-use crate::lookout::{LOOKOUTS, Lookouts, Watched, other};
+use crate::lookout::{LOOKOUTS, Lookouts, Times, Watched, other};
 use crate::service::{Core, ShardReport};
 use crate::worker::{Left, NO_LIMIT, Worker};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -31,17 +31,24 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 /// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 0 gets up this long after its shard was to be seen to, that of
-/// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If the lookout
-/// should have got up `MISSING` ago or earlier, the thread wakes all that rely on it, and none does until it is back.
+/// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If it misses the
+/// lookout, it wakes all that rely on it, and none does until it is back.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
-const MISSING: Duration = Duration::from_micros(1500);
+/// A lookout is missed if it has been up for so long: most likely, a callback keeps it.
+const KEPT: Duration = Duration::from_micros(1500);
+/// Or if it gets up so late; then it resigns, too, and also if some shard still has to be seen to then. On a busy
+/// machine any thread may get up some milliseconds late, and so might those in its place: so that is no reason to wake
+/// them. But it has to be missed before their grace is over.
+const STOPPED: Duration = Duration::from_millis(9);
+const _: () = assert!(STOPPED.as_nanos() < GRACE.as_nanos());
 /// A lookout gets up at most so much later than the other one, to look for it; or a tick, if that is longer. (If it is
-/// much longer, the threads' own grace is over before that.) Longer than `MISSING`, so that it need not look twice.
+/// much longer, the threads' own grace is over before that.) Longer than `KEPT`, so that it need not look twice.
 const WATCH: Duration = Duration::from_millis(2);
+const _: () = assert!(KEPT.as_nanos() < WATCH.as_nanos());
 /// The worker whose thread says when there are to be lookouts.
 const FIRST: usize = 0;
-/// The lookout resigns if it gets up so late: it has to share its core, or was stopped. And if callbacks take so long.
+/// The lookout resigns if callbacks take so long.
 const LATE: Duration = Duration::from_millis(2);
 /// It also resigns if it has more than so many hints to look at, on average, each time that it gets up: with that many,
 /// a thread for each shard saves little and is later.
@@ -148,8 +155,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// One worker per shard, in order. `may_share`: workers run no user code.
     pub(crate) fn new(core: Arc<Core<K, V>>, workers: Vec<Worker<K, V>>, may_share: bool, lane: Arc<Lane>) -> Self {
         let tick = core.clock.tick_length();
-        let [soon, watch, tick] = [soon(tick), watch(tick), tick].map(saturating_nanos);
-        let lookouts = (may_share && workers.len() > 1).then(|| Lookouts::new(workers.len(), tick, soon, watch));
+        let [soon, watch, tick, kept, stopped] = [soon(tick), watch(tick), tick, KEPT, STOPPED].map(saturating_nanos);
+        let times = Times { tick, soon, watch, kept, stopped };
+        let lookouts = (may_share && workers.len() > 1).then(|| Lookouts::new(workers.len(), times));
         let workers = workers.into_iter().map(Some).map(Mutex::new).collect();
         let (is_wanted, calm) = (AtomicBool::new(false), AtomicU32::new(CALM));
         Self { core, workers, lookouts, lane, is_wanted, calm }
@@ -322,7 +330,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// For a thread whose worker rests until `due`: until when the thread may sleep.
     fn rely(&self, lookouts: &Lookouts, number: usize, due: Nanos) -> Nanos {
         let is_near = due <= self.core.clock.now().plus(NEAR);
-        let relies = is_near && lookouts.rely(number, due.0, || self.core.clock.now().minus(MISSING).0);
+        let relies = is_near && lookouts.rely(number, due.0, || self.core.clock.now().0);
         if relies { due.plus(grace(number)) } else { due }
     }
 
@@ -335,7 +343,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let now = self.core.clock.now();
         let is_near = |due: &Nanos| *due > now && *due <= now.plus(NEAR);
         let due = lookouts.due(number).map(Nanos).filter(is_near)?;
-        lookouts.is_there(now.minus(MISSING).0).then(|| due.plus(grace(number)))
+        lookouts.is_there(now.0).then(|| due.plus(grace(number)))
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
@@ -350,7 +358,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// Wakes the threads that rely on a lookout that should have got up, if there is such a one. True if there is.
     fn dismiss_missing(&self, lookouts: &Lookouts) -> bool {
         let wake = |number: usize| self.core.shards[number].alarm.interrupt();
-        lookouts.dismiss(|| self.core.clock.now().minus(MISSING).0, wake)
+        lookouts.dismiss(|| self.core.clock.now().0, wake)
     }
 
     /// For the first worker's thread, which has looked at so many hints and may sleep until then, if it may: while
@@ -390,14 +398,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return Some(self.off_duty(lookouts, duty.number));
         }
         duty.turns = duty.turns.saturating_add(1);
-        self.resign_if(lookouts, duty, slept_until.is_some_and(|until| self.is_late(until)));
+        self.resign_if(lookouts, duty, slept_until.is_some_and(|until| self.is_past(until, STOPPED)));
         // Otherwise, who relied on it has been told.
         if duty.is_on {
             self.see_to_all(lookouts, duty);
         }
         let next = Nanos(lookouts.next());
-        // It is late, too, if it was stopped since it got up.
-        self.resign_if(lookouts, duty, self.is_late(next));
+        self.resign_if(lookouts, duty, self.is_past(next, STOPPED));
         let until = self.rests_until(lookouts, duty, next);
         if !duty.is_on {
             return None;
@@ -436,8 +443,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         until
     }
 
-    fn is_late(&self, until: Nanos) -> bool {
-        self.core.clock.now() > until.plus(LATE)
+    fn is_past(&self, time: Nanos, by: Duration) -> bool {
+        self.core.clock.now() > time.plus(by)
     }
 
     fn at_least_two_ticks(&self, time: Duration) -> Duration {
@@ -551,8 +558,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return false;
         }
         let begun = self.core.clock.now();
-        self.lane.run(|| !self.is_late(begun));
-        self.is_late(begun)
+        let is_late = || self.is_past(begun, LATE);
+        self.lane.run(|| !is_late());
+        is_late()
     }
 
     /// Sees to a shard. False if that shard's own thread has to get up.

@@ -36,6 +36,8 @@ use crossbeam_utils::CachePadded;
 use std::array::from_fn;
 
 const NEVER: u64 = u64::MAX;
+/// Flag of a time since when a lookout is up. (Without it, until when it sleeps.)
+const UP: u64 = 1 << 63;
 
 /// How many there are. They take turns: a thread that has got up need not get up for the next tick as well, and so can
 /// look for the other one when it gets up anyway.
@@ -51,50 +53,75 @@ pub(crate) enum Watched {
     Yes,
 }
 
+/// What lookouts go by, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) tick: u64,
+    /// What is due so soon after a lookout is up is seen to then.
+    pub(crate) soon: u64,
+    /// A lookout sleeps at most so much longer than the other one: some ticks.
+    pub(crate) watch: u64,
+    /// One is missed if it is up for longer than this: a callback keeps it, as a rule.
+    pub(crate) kept: u64,
+    /// Or if it gets up later than this. (On a busy machine any thread may.)
+    pub(crate) stopped: u64,
+}
+
+/// Until when a lookout last meant to sleep (and perhaps was not allowed to), or since when it is up; `NEVER` while it
+/// is off duty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct UpBy(u64);
+
+impl UpBy {
+    fn time(self) -> u64 {
+        if self.0 == NEVER { NEVER } else { self.0 & !UP }
+    }
+
+    /// True if it should have shown itself by `now`.
+    fn is_missed(self, times: &Times, now: u64) -> bool {
+        let allowed = if self.0 & UP == 0 { times.stopped } else { times.kept };
+        self.time().saturating_add(allowed) < now
+    }
+}
+
 /// Times are in nanoseconds. Relaxed: the fences decide what is seen, and nothing else is read through it.
 #[derive(Debug)]
 pub(crate) struct Lookouts {
-    /// By lookout: until when it last meant to sleep (and perhaps was not allowed to), or since when it is up; `NEVER`
-    /// while it is off duty.
+    /// By lookout: an `UpBy`.
     up_by: [CachePadded<AtomicU64>; LOOKOUTS],
     /// By shard: when it has to be seen to by a lookout; `NEVER` while its thread is awake, or sees to it itself.
     due: Box<[CachePadded<AtomicU64>]>,
-    /// What is due so soon after a lookout is up is seen to then.
-    soon: u64,
-    /// A lookout sleeps at most so much longer than the other one: some ticks.
-    watch: u64,
-    tick: u64,
+    times: Times,
 }
 
 impl Lookouts {
-    pub(crate) fn new(shard_count: usize, tick: u64, soon: u64, watch: u64) -> Self {
+    pub(crate) fn new(shard_count: usize, times: Times) -> Self {
         let never = || CachePadded::new(AtomicU64::new(NEVER));
-        Self { up_by: from_fn(|_| never()), due: (0..shard_count).map(|_| never()).collect(), soon, watch, tick }
+        Self { up_by: from_fn(|_| never()), due: (0..shard_count).map(|_| never()).collect(), times }
     }
 
-    /// For a thread that goes to sleep: true if a lookout sees to its shard when that is `due`. One that should have
-    /// got up before `not_before`, and has not said so since, does not count: it may be stopped. (Asked last: this
-    /// thread may be stopped in here, and `not_before` is a matter of the time.)
-    pub(crate) fn rely(&self, shard_number: usize, due: u64, not_before: impl FnOnce() -> u64) -> bool {
+    /// For a thread that goes to sleep: true if a lookout sees to its shard when that is `due`. One that is missed does
+    /// not count. (`now` is asked last: this thread may be stopped in here.)
+    pub(crate) fn rely(&self, shard_number: usize, due: u64, now: impl FnOnce() -> u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
         // SeqCst: step 2 of the thread. Pairs with those in `lie_down` and `dismiss`.
         fence(SeqCst);
         let up_by = self.all_up_by();
-        let not_before = not_before();
-        let relies = up_by.into_iter().any(|time| not_before <= time && time <= due);
+        let now = now();
+        let relies = up_by.into_iter().any(|up_by| up_by.time() <= due && !up_by.is_missed(&self.times, now));
         if !relies {
             self.get_up(shard_number);
         }
         relies
     }
 
-    fn all_up_by(&self) -> [u64; LOOKOUTS] {
-        from_fn(|number| self.up_by[number].load(Relaxed))
+    fn all_up_by(&self) -> [UpBy; LOOKOUTS] {
+        from_fn(|number| UpBy(self.up_by[number].load(Relaxed)))
     }
 
     /// When the other lookout should be up, or since when it is; `NEVER` if it is off duty.
     fn other_up_by(&self, number: usize) -> u64 {
-        self.up_by[other(number)].load(Relaxed)
+        UpBy(self.up_by[other(number)].load(Relaxed)).time()
     }
 
     /// For a thread that sees to its shard itself.
@@ -130,35 +157,36 @@ impl Lookouts {
     /// just then, or is up, this one leaves it to that, and sleeps for longer.
     pub(crate) fn lie_down(&self, number: usize, next: u64, now: u64) -> Option<u64> {
         let (due, other) = (next.max(now), self.other_up_by(number));
-        let latest = self.at_a_tick(other.saturating_add(self.watch), now);
-        let leaves_it = other <= due && due <= other.saturating_add(self.soon);
+        let Times { soon, watch, .. } = self.times;
+        let latest = self.at_a_tick(other.saturating_add(watch), now);
+        let leaves_it = other <= due && due <= other.saturating_add(soon);
         let until = if leaves_it { latest } else { next.min(latest) };
         self.up_by[number].store(until, Relaxed);
         // SeqCst: step 2 of a lookout. Pairs with the fences in `rely` and `stay_up`, and with the other lookout's.
         fence(SeqCst);
         let (due, other) = (self.next(), self.other_up_by(number));
         let is_in_time = until <= due || other <= due.max(now);
-        (is_in_time && until <= other.saturating_add(self.watch)).then_some(until)
+        (is_in_time && until <= other.saturating_add(watch)).then_some(until)
     }
 
     /// The last tick up to `latest`; or `latest`, if that tick is not after `now`. (The other one may be up at any
     /// time. If this one took that on, the two would go on for long beside the ticks, where there is nothing to do.)
     fn at_a_tick(&self, latest: u64, now: u64) -> u64 {
-        let tick = latest - latest % self.tick;
+        let tick = latest - latest % self.times.tick;
         if tick > now { tick } else { latest }
     }
 
     /// For a lookout that is up, perhaps earlier than it meant to: from now on it may be missed.
     pub(crate) fn stay_up(&self, number: usize, now: impl Fn() -> u64) -> Watched {
         let begun = now();
-        self.up_by[number].store(begun, Relaxed);
+        self.up_by[number].store(begun | UP, Relaxed);
         // SeqCst: step 2 of a lookout that may run callbacks. Pairs with the other lookout's fence in `lie_down`.
         fence(SeqCst);
         let other = self.other_up_by(number);
         // Read again: this thread may have been stopped since, and the other one have got up.
         if other == NEVER || other <= now() {
             Watched::No
-        } else if other <= begun.saturating_add(self.watch) {
+        } else if other <= begun.saturating_add(self.times.watch) {
             Watched::Yes
         } else {
             Watched::IfCalled
@@ -167,12 +195,14 @@ impl Lookouts {
 
     /// Until when a lookout may sleep and still watch the other one; `None` if that is off duty.
     pub(crate) fn watches_until(&self, number: usize) -> Option<u64> {
-        Some(self.other_up_by(number)).filter(|&other| other != NEVER).map(|other| other.saturating_add(self.watch))
+        Some(self.other_up_by(number))
+            .filter(|&other| other != NEVER)
+            .map(|other| other.saturating_add(self.times.watch))
     }
 
-    /// True if there is one that need not have got up before `not_before`.
-    pub(crate) fn is_there(&self, not_before: u64) -> bool {
-        self.all_up_by().into_iter().any(|time| (not_before..NEVER).contains(&time))
+    /// True if there is one that is not missed by `now`.
+    pub(crate) fn is_there(&self, now: u64) -> bool {
+        self.all_up_by().into_iter().any(|up_by| up_by.0 != NEVER && !up_by.is_missed(&self.times, now))
     }
 
     /// For a lookout: from now on it is off duty. Calls `each` with all shards whose threads may rely on it.
@@ -183,15 +213,17 @@ impl Lookouts {
         self.each_relying(each);
     }
 
-    /// For a thread that looks for the lookouts: one that should have got up before `time` is off duty until it says so
-    /// again, and `each` is called with all shards whose threads may rely on it. Only the first thread does this that
-    /// misses it, or those that it calls would go through all shards, too. True if it did.
-    pub(crate) fn dismiss(&self, time: impl Fn() -> u64, each: impl FnMut(usize)) -> bool {
+    /// For a thread that looks for the lookouts: one that is missed by `now` is off duty until it shows itself again,
+    /// and `each` is called with all shards whose threads may rely on it. Only the first thread does this that misses
+    /// it, or those that it calls would go through all shards, too. True if it did.
+    pub(crate) fn dismiss(&self, now: impl Fn() -> u64, each: impl FnMut(usize)) -> bool {
         let is_first = |up_by: &AtomicU64| {
-            let seen = up_by.load(Relaxed);
+            let seen = UpBy(up_by.load(Relaxed));
             // An exchange, so that a lookout that is back is not hidden. With a load and a store it might be: that
             // would cost wake-ups, but no timer (the models hold), so no model notices it.
-            seen != NEVER && seen < time() && up_by.compare_exchange(seen, NEVER, Relaxed, Relaxed).is_ok()
+            seen.0 != NEVER
+                && seen.is_missed(&self.times, now())
+                && up_by.compare_exchange(seen.0, NEVER, Relaxed, Relaxed).is_ok()
         };
         let does = self.up_by.iter().filter(|up_by| is_first(up_by)).count() > 0;
         if does {
@@ -218,9 +250,8 @@ pub(crate) fn other(number: usize) -> usize {
 mod tests {
     use super::*;
 
-    const TICK: u64 = 1;
-    const SOON: u64 = 1;
     const WATCH: u64 = 5;
+    const TIMES: Times = Times { tick: 1, soon: 1, watch: WATCH, kept: 0, stopped: 0 };
 
     /// A lookout that sleeps until then, if it may.
     fn sleeps(lookouts: &Lookouts, number: usize, until: u64) -> bool {
@@ -230,7 +261,7 @@ mod tests {
     #[test]
     fn a_thread_relies_on_one_that_gets_up_in_time_and_is_there() {
         for number in 0..LOOKOUTS {
-            let lookouts = Lookouts::new(3, TICK, SOON, WATCH);
+            let lookouts = Lookouts::new(3, TIMES);
             assert!(!lookouts.rely(1, 5, || 0), "there is none");
             assert!(sleeps(&lookouts, number, 10));
             assert!(!lookouts.rely(1, 9, || 0) && !lookouts.rely(1, 20, || 11));
@@ -256,16 +287,37 @@ mod tests {
         }
     }
 
+    /// What counts for one that sleeps does not for one that is up.
+    #[test]
+    fn one_that_sleeps_may_be_later_than_one_that_is_up_may_be_kept() {
+        let lookouts = Lookouts::new(1, Times { kept: 3, stopped: 10, ..TIMES });
+        let is_missed = |now| {
+            let relies = lookouts.rely(0, 30, || now);
+            lookouts.saw_to(0, 30);
+            assert_eq!(relies, lookouts.is_there(now));
+            !relies
+        };
+        assert!(sleeps(&lookouts, 0, 20));
+        assert_eq!([20, 30, 31].map(is_missed), [false, false, true]);
+        lookouts.stay_up(0, || 25);
+        assert_eq!([25, 28, 29].map(is_missed), [false, false, true]);
+        let dismisses = |now| lookouts.dismiss(|| now, |_| {});
+        assert_eq!([28, 29, 29].map(dismisses), [false, true, false]);
+        assert!(sleeps(&lookouts, 0, 30));
+        assert_eq!([40, 41].map(dismisses), [false, true]);
+        assert!(!lookouts.is_there(0));
+    }
+
     #[test]
     fn one_that_is_missing_does_not_count_beside_one_that_is_there() {
-        let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+        let lookouts = Lookouts::new(1, TIMES);
         assert!(sleeps(&lookouts, 0, 10) && lookouts.lie_down(1, 20, 0) == Some(15));
         assert!(!lookouts.rely(0, 14, || 11) && lookouts.rely(0, 15, || 11));
     }
 
     #[test]
     fn who_misses_one_first_tells_those_that_rely_on_it() {
-        let lookouts = Lookouts::new(3, TICK, SOON, WATCH);
+        let lookouts = Lookouts::new(3, TIMES);
         assert!(sleeps(&lookouts, 1, 10));
         assert!(lookouts.rely(0, 11, || 0) && lookouts.rely(2, 20, || 0));
         let told_at = |time| {
@@ -285,7 +337,7 @@ mod tests {
 
     /// One has something to do at `next`; the other one is up at `other`.
     fn sleeps_until(next: u64, other: u64, now: u64) -> Option<u64> {
-        let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+        let lookouts = Lookouts::new(1, TIMES);
         lookouts.up_by[1].store(other, Relaxed);
         lookouts.saw_to(0, next);
         lookouts.lie_down(0, next, now)
@@ -305,7 +357,7 @@ mod tests {
     #[test]
     fn one_sleeps_until_a_tick_wherever_the_other_one_is() {
         let sleeps_until = |other: u64, now| {
-            let lookouts = Lookouts::new(1, 10, 0, 20);
+            let lookouts = Lookouts::new(1, Times { tick: 10, soon: 0, watch: 20, ..TIMES });
             lookouts.up_by[1].store(other, Relaxed);
             lookouts.lie_down(0, NEVER, now)
         };
@@ -317,7 +369,7 @@ mod tests {
     #[test]
     fn one_that_is_up_is_watched_if_the_other_one_gets_up_soon() {
         let watched = |other| {
-            let lookouts = Lookouts::new(1, TICK, SOON, WATCH);
+            let lookouts = Lookouts::new(1, TIMES);
             lookouts.up_by[1].store(other, Relaxed);
             lookouts.stay_up(0, || 10)
         };
@@ -325,7 +377,7 @@ mod tests {
         assert_eq!([11, 15].map(watched), [Watched::Yes; 2]);
         assert_eq!([16, NEVER - 1].map(watched), [Watched::IfCalled; 2]);
         let watched_later = |other| {
-            let (lookouts, clock) = (Lookouts::new(1, TICK, SOON, WATCH), std::cell::Cell::new(8));
+            let (lookouts, clock) = (Lookouts::new(1, TIMES), std::cell::Cell::new(8));
             lookouts.up_by[1].store(other, Relaxed);
             lookouts.stay_up(0, || clock.replace(clock.get() + 2) + 2)
         };

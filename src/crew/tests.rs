@@ -212,13 +212,15 @@ fn a_round_takes_no_longer_than_a_part_of_a_tick() {
 fn a_lookout_that_gets_up_late_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
+    other_sleeps(&crew, 2 * TICK);
     let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookouts(), duty, Some(after(TICK)));
-    crew.set_clock(TICK + LATE);
+    crew.set_clock(TICK + STOPPED);
     turn(&mut duty);
-    assert!(duty.is_on, "a little late is what it is always");
+    assert!(duty.is_on, "so may any thread be");
+    crew.lookouts().resign(1, |_| {});
     let (left, has_run) = mpsc::channel();
     assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.set_clock(TICK + LATE + Duration::from_nanos(1));
+        crew.set_clock(TICK + STOPPED + Duration::from_nanos(1));
         let left = left.clone();
         assert!(crew.lane.leave(1, 1, Box::new(move || left.send(1).map_or(0, |()| 1))).is_none());
         assert_eq!(turn(duty), None, "it goes on");
@@ -232,13 +234,14 @@ fn a_lookout_that_gets_up_late_resigns() {
 fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);
+    other_sleeps(&crew, 2 * TICK);
     start(&timers, 1, 1, TICK);
     assert_eq!(crew.rests(1), in_vain(1, TICK));
     let _getting_up = lock(&crew.workers[1]);
-    crew.set_clock(TICK + LATE);
+    crew.set_clock(TICK + STOPPED);
     crew.looks_out(&mut duty);
     assert!(duty.is_on);
-    crew.set_clock(TICK + LATE + Duration::from_nanos(1));
+    crew.set_clock(TICK + STOPPED + Duration::from_nanos(1));
     crew.looks_out(&mut duty);
     assert!(!duty.is_on);
 }
@@ -540,7 +543,7 @@ fn a_thread_that_gets_up_in_vain_sleeps_on() {
     assert!(sleeps_on(14, Some(14), up, false) && sleeps_on(near, Some(14), up, false));
     assert!(!sleeps_on(14, Some(14), up, true), "it was called");
     assert!(!sleeps_on(14, Some(14), 14 * TICK, false), "the lookout has not seen to the shard");
-    assert!(!sleeps_on(14, Some(5), 5 * TICK + MISSING + TICK, false), "the lookout is missing");
+    assert!(!sleeps_on(19, Some(5), 5 * TICK + STOPPED + TICK, false), "the lookout is missed");
     assert!(!sleeps_on(14, None, up, false), "there is none any more");
     assert!(!sleeps_on(near + 1, Some(14), up, false), "that is far away");
 }
