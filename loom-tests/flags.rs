@@ -619,13 +619,43 @@ fn watching() {
     outcome(if until.is_some() { "sleeps" } else { "does not sleep" });
 }
 
+/// A lookout means to sleep until 1, and gets up at 3, perhaps to run callbacks, while the other one lies down. That
+/// one was called before 6, until when it meant to sleep, and finds the first one late.
+fn watching_one_that_is_late() {
+    let lookouts = Arc::new(Lookouts::new(1, TIMES));
+    assert_eq!([(1, 1), (0, 6)].map(|(number, until)| lookouts.lie_down(number, until, 0)), [Some(1), Some(6)]);
+    let running = Arc::clone(&lookouts);
+    let thread = thread::spawn(move || running.stay_up(1, || 3));
+    let until = lookouts.lie_down(0, 12, 4);
+    let watched = thread.join().expect("no panic");
+    let gets_up_soon = until.is_none_or(|until| until <= 3 + WATCH);
+    assert!(watched != Watched::Yes || gets_up_soon, "nobody looks for the one that is up");
+    outcome(format!("{watched:?}"));
+    outcome(if until.is_some() { "sleeps" } else { "does not sleep" });
+}
+
+/// A lookout sleeps until 1, and is late. The other one lies down at 4, while a thread goes to sleep whose shard has to
+/// be seen to at 6.
+fn lying_down_beside_one_that_is_late() {
+    let lookouts = Arc::new(Lookouts::new(1, TIMES));
+    assert!(lookouts.lie_down(1, 1, 0).is_some());
+    lookouts.stay_up(0, || 4);
+    let relying = Arc::clone(&lookouts);
+    let thread = thread::spawn(move || relying.rely(0, 6, || 4));
+    let until = lookouts.lie_down(0, 12, 4);
+    let relies = thread.join().expect("no panic");
+    assert!(!relies || until.is_none_or(|until| until <= 6), "nobody sees to the shard");
+    outcome(if relies { "relies" } else { "does not rely" });
+    outcome(if until.is_some() { "sleeps" } else { "does not sleep" });
+}
+
 /// The same, while the first one resigns, which was called before 6.
 fn resigning_beside_one_that_gets_up() {
     let lookouts = lookouts(6);
     let running = Arc::clone(&lookouts);
     let thread = thread::spawn(move || running.stay_up(1, || 3));
     lookouts.resign(0, |_| {});
-    let watches = lookouts.watches_until(0).is_some();
+    let watches = lookouts.watches_until(0, 2).is_some();
     let watched = thread.join().expect("no panic");
     assert!(watched != Watched::Yes || watches, "nobody looks for the one that is up");
     outcome(if watched == Watched::Yes { "watched" } else { "not watched" });
@@ -1007,17 +1037,26 @@ fn lookouts_leave_nothing_to_each_other() {
         assert_notices(Fault::NoFenceIn(lie_down), model);
         assert_notices(Fault::WeakFenceIn(lie_down), model);
     }
-    assert_notices(Fault::NoFenceIn(("lookout.rs", "rely")), both_lie_down_beside_one_that_relies);
-    assert_notices(Fault::WeakFenceIn(("lookout.rs", "rely")), both_lie_down_beside_one_that_relies);
+    let all = ["relies", "does not rely", "sleeps", "does not sleep"];
+    reaches_with(&[false], lying_down_beside_one_that_is_late, &all);
+    for model in [both_lie_down_beside_one_that_relies, lying_down_beside_one_that_is_late] {
+        for function in ["rely", "lie_down"].map(|name| ("lookout.rs", name)) {
+            assert_notices(Fault::NoFenceIn(function), model);
+            assert_notices(Fault::WeakFenceIn(function), model);
+        }
+    }
 }
 
 #[test]
 fn a_lookout_that_may_run_callbacks_is_watched() {
     // As above.
     reaches_with(&[false], watching, &["calls the other", "watched", "sleeps", "does not sleep"]);
+    reaches_with(&[false], watching_one_that_is_late, &["Yes", "IfCalled", "sleeps", "does not sleep"]);
     for function in ["stay_up", "lie_down"].map(|name| ("lookout.rs", name)) {
-        assert_notices(Fault::NoFenceIn(function), watching);
-        assert_notices(Fault::WeakFenceIn(function), watching);
+        for model in [watching, watching_one_that_is_late] {
+            assert_notices(Fault::NoFenceIn(function), model);
+            assert_notices(Fault::WeakFenceIn(function), model);
+        }
     }
     let all = ["watched", "not watched", "watches", "is gone"];
     reaches_with(&[false], resigning_beside_one_that_gets_up, &all);

@@ -12,6 +12,7 @@
 //! threads ever runs a callback of such a scheduler.
 
 use crate::clock::{Nanos, saturating_nanos};
+use crate::fanout::Leaves;
 use crate::lane::Lane;
 use crate::lookout::{LOOKOUTS, Lookouts, Times, Watched, other};
 use crate::service::{Core, ShardReport};
@@ -39,16 +40,17 @@ const GRACE_MAX: Duration = Duration::from_millis(100);
 const KEPT: Duration = Duration::from_micros(1500);
 /// Or if it gets up so late; then it resigns, too, and also if some shard still has to be seen to then. On a busy
 /// machine any thread may get up some milliseconds late, and so might those in its place: so that is no reason to wake
-/// them. But it has to be missed before their grace is over.
-const STOPPED: Duration = Duration::from_millis(9);
-const _: () = assert!(STOPPED.as_nanos() < GRACE.as_nanos());
+/// them. But it has to be missed before their grace is over, by the other one, which looks for it each `WATCH`.
+const STOPPED: Duration = Duration::from_millis(8);
+const _: () = assert!(STOPPED.as_nanos() + WATCH.as_nanos() <= GRACE.as_nanos());
 /// A lookout gets up at most so much later than the other one, to look for it; or a tick, if that is longer. (If it is
 /// much longer, the threads' own grace is over before that.) Longer than `KEPT`, so that it need not look twice.
 const WATCH: Duration = Duration::from_millis(2);
 const _: () = assert!(KEPT.as_nanos() < WATCH.as_nanos());
 /// The worker whose thread says when there are to be lookouts.
 const FIRST: usize = 0;
-/// The lookout resigns if callbacks take so long.
+/// The lookout resigns if callbacks take so long, or if it gets up so late on average: others may have cores that are
+/// less busy.
 const LATE: Duration = Duration::from_millis(2);
 /// It also resigns if it has more than so many hints to look at, on average, each time that it gets up: with that many,
 /// a thread for each shard saves little and is later.
@@ -133,6 +135,8 @@ struct Duty {
     load: usize,
     /// The mean time from a turn until there was something to do, times `PAST + 1`.
     gap: Duration,
+    /// How late it got up, on average, times `PAST + 1`.
+    lateness: Duration,
 }
 
 /// One round of the lookout.
@@ -147,7 +151,17 @@ struct Round {
 
 impl Duty {
     fn new(number: usize, is_on: bool) -> Self {
-        Self { number, is_on, turns: 0, idle: 0, alone_since: None, looks: 0, load: 0, gap: Duration::ZERO }
+        Self {
+            number,
+            is_on,
+            turns: 0,
+            idle: 0,
+            alone_since: None,
+            looks: 0,
+            load: 0,
+            gap: Duration::ZERO,
+            lateness: Duration::ZERO,
+        }
     }
 }
 
@@ -229,7 +243,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn turn(&self, number: usize, calm: &mut u32, in_vain: bool) -> Option<Nanos> {
         match &self.lookouts {
             None => {
-                let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), false);
+                let (then, _) = self.act_counted(own(&mut lock(&self.workers[number])), Leaves::Crowded);
                 self.go_on(number, then)
             }
             Some(lookouts) => {
@@ -253,7 +267,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let mut worker = lock(&self.workers[number]);
         // Again: the lookout may have been acting as the worker.
         lookouts.get_up(number);
-        let (mut then, looks) = self.act_counted(own(&mut worker), false);
+        let (mut then, looks) = self.act_counted(own(&mut worker), Leaves::Crowded);
         if let Then::Rests(due) = &mut then {
             // While the worker is locked: otherwise the lookout might act as the worker first and find an earlier
             // deadline, and then we would say that the worker is due at a later one.
@@ -280,9 +294,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     }
 
     /// Takes a worker's steps once; returns what becomes of it then, and how many hints were looked at.
-    fn act_counted(&self, worker: &mut Worker<K, V>, is_gathering: bool) -> (Then, usize) {
+    fn act_counted(&self, worker: &mut Worker<K, V>, leaves: Leaves) -> (Then, usize) {
         let before = worker.looks();
-        worker.gather(is_gathering);
+        worker.leave(leaves);
         let then = self.act(worker);
         (then, worker.looks().wrapping_sub(before))
     }
@@ -398,7 +412,8 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             return Some(self.off_duty(lookouts, duty.number));
         }
         duty.turns = duty.turns.saturating_add(1);
-        self.resign_if(lookouts, duty, slept_until.is_some_and(|until| self.is_past(until, STOPPED)));
+        let is_late = slept_until.is_some_and(|until| self.is_late(duty, until));
+        self.resign_if(lookouts, duty, is_late);
         // Otherwise, who relied on it has been told.
         if duty.is_on {
             self.see_to_all(lookouts, duty);
@@ -419,7 +434,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     /// For a lookout that is off duty: until when it may sleep.
     fn off_duty(&self, lookouts: &Lookouts, number: usize) -> Nanos {
         // The other one goes on until it learns of it. It may run callbacks, and rely on this one.
-        if let Some(until) = lookouts.watches_until(number) {
+        if let Some(until) = lookouts.watches_until(number, self.core.clock.now().0) {
             self.dismiss_missing(lookouts);
             return Nanos(until).max(self.core.clock.now().plus(NAP));
         }
@@ -441,6 +456,13 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             self.end_duty(lookouts, duty, CALM);
         }
         until
+    }
+
+    /// For a lookout that has slept until then. True if it is very late, or late again and again.
+    fn is_late(&self, duty: &mut Duty, slept_until: Nanos) -> bool {
+        let late = self.core.clock.now().since(slept_until);
+        duty.lateness = duty.lateness * PAST / (PAST + 1) + late;
+        late > STOPPED || duty.lateness > LATE * (PAST + 1)
     }
 
     fn is_past(&self, time: Nanos, by: Duration) -> bool {
@@ -532,7 +554,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
 
     fn is_alone_for_long(&self, lookouts: &Lookouts, duty: &mut Duty) -> bool {
         let now = self.core.clock.now();
-        let is_alone = lookouts.watches_until(duty.number).is_none();
+        let is_alone = lookouts.watches_until(duty.number, now.0).is_none();
         duty.alone_since = is_alone.then(|| duty.alone_since.unwrap_or(now));
         duty.alone_since.is_some_and(|since| now.since(since) > self.at_least_two_ticks(ALONE_MAX))
     }
@@ -577,7 +599,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
             if self.core.clock.now() > round.ends {
                 break;
             }
-            let (then, looks) = self.act_counted(worker, round.gathers);
+            let (then, looks) = self.act_counted(worker, if round.gathers { Leaves::All } else { Leaves::None });
             duty.looks += looks;
             duty.idle = 0;
             match then {

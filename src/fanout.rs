@@ -52,9 +52,18 @@ pub(crate) struct Watch<K: Eq + Send + Sync + 'static, V: Send + 'static> {
     batches: VecDeque<Watched<K, V>>,
     /// The last batch left in the lane, if it may still be there.
     in_lane: Option<Watched<K, V>>,
-    /// One thread takes the steps of several workers in a row, this one's among them. Their batches go to the lane, if
-    /// possible, and that thread runs them afterwards.
-    pub(crate) is_gathering: bool,
+    pub(crate) leaves: Leaves,
+}
+
+/// Which batches are left in the lane, rather than handed to the shard's own thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leaves {
+    /// Those that come at about the same time as others: the workers' own threads take their steps.
+    Crowded,
+    /// If possible, all: a lookout takes the steps of several workers in a row, and runs the callbacks afterwards.
+    All,
+    /// None: a lookout takes the steps that runs no callbacks now.
+    None,
 }
 
 struct Watched<K: Eq + Send + Sync + 'static, V: Send + 'static> {
@@ -173,16 +182,15 @@ fn spawn(first: Option<&CallbackThreads>, pool: &ThreadPool, run: Run) {
 
 impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
     pub(crate) fn new(first: Option<CallbackThreads>) -> Self {
-        Self { first, batches: VecDeque::new(), in_lane: None, is_gathering: false }
+        Self { first, batches: VecDeque::new(), in_lane: None, leaves: Leaves::Crowded }
     }
 
     /// Has the batch run where it is done soonest and costs least.
     fn give(&mut self, batch: Arc<Batch<K, V>>, pool: &ThreadPool) {
-        let lane = self
-            .first
-            .as_ref()
-            .and_then(|first| first.lane.as_ref())
-            .filter(|lane| lane.is_worth_it(self.is_gathering, batch.waiting()));
+        let (leaves, waiting) = (self.leaves, batch.waiting());
+        let is_worth_it =
+            |lane: &&Arc<Lane>| leaves != Leaves::None && lane.is_worth_it(leaves == Leaves::All, waiting);
+        let lane = self.first.as_ref().and_then(|first| first.lane.as_ref()).filter(is_worth_it);
         let Some(lane) = lane else {
             // First the older batch that the lane may still have.
             self.clear_lane();
@@ -191,7 +199,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
         let (shard_number, count) = (batch.shard_number, batch.waiting());
         self.in_lane = Some(Watched::new(&batch));
         let before = lane.leave(shard_number, count, Box::new(move || batch.run()));
-        if !self.is_gathering {
+        if leaves == Leaves::Crowded {
             lane.announce();
         }
         before.into_iter().for_each(|run| spawn(self.first.as_ref(), pool, run));
@@ -226,7 +234,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Watch<K, V> {
             self.batches.pop_front();
         }
         let oldest = self.batches.front().map(|oldest| oldest.patience_left(PATIENCE, now));
-        let patience = if self.is_gathering { PATIENCE } else { LANE_PATIENCE };
+        let patience = if self.leaves == Leaves::All { PATIENCE } else { LANE_PATIENCE };
         let in_lane = self.in_lane.as_ref().filter(|last| !is_empty(last));
         oldest.into_iter().chain(in_lane.map(|last| last.patience_left(patience, now))).min()
     }

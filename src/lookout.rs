@@ -29,6 +29,9 @@
 //! published a time that is still to come (while both are up, neither may notice that the other does not come); and if
 //! that is too late, calls it before. Of the two fences, in `stay_up` and in `lie_down`, the second again sees what
 //! came before the first. One that resigns watches the other until that has resigned as well.
+//!
+//! One that should be up, but has not shown itself, is late, and does not count: nobody relies on it, and the other one
+//! sees to all shards, and looks for it again after `watch`. Only if it does not come for longer is it missed.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use Ordering::{Relaxed, SeqCst};
@@ -77,9 +80,24 @@ impl UpBy {
         if self.0 == NEVER { NEVER } else { self.0 & !UP }
     }
 
+    /// True if it sleeps, or is about to get up.
+    fn sleeps(self) -> bool {
+        self.0 & UP == 0
+    }
+
+    /// The earliest moment from `now` on at which it may have begun to run callbacks.
+    fn runs_from(self, now: u64) -> u64 {
+        if self.sleeps() { self.time().max(now) } else { self.time() }
+    }
+
+    /// True if nobody should rely on it any more.
+    fn is_late(self, times: &Times, now: u64) -> bool {
+        self.time().saturating_add(times.kept) < now
+    }
+
     /// True if it should have shown itself by `now`.
     fn is_missed(self, times: &Times, now: u64) -> bool {
-        let allowed = if self.0 & UP == 0 { times.stopped } else { times.kept };
+        let allowed = if self.sleeps() { times.stopped } else { times.kept };
         self.time().saturating_add(allowed) < now
     }
 }
@@ -100,7 +118,7 @@ impl Lookouts {
         Self { up_by: from_fn(|_| never()), due: (0..shard_count).map(|_| never()).collect(), times }
     }
 
-    /// For a thread that goes to sleep: true if a lookout sees to its shard when that is `due`. One that is missed does
+    /// For a thread that goes to sleep: true if a lookout sees to its shard when that is `due`. One that is late does
     /// not count. (`now` is asked last: this thread may be stopped in here.)
     pub(crate) fn rely(&self, shard_number: usize, due: u64, now: impl FnOnce() -> u64) -> bool {
         self.due[shard_number].store(due, Relaxed);
@@ -108,7 +126,7 @@ impl Lookouts {
         fence(SeqCst);
         let up_by = self.all_up_by();
         let now = now();
-        let relies = up_by.into_iter().any(|up_by| up_by.time() <= due && !up_by.is_missed(&self.times, now));
+        let relies = up_by.into_iter().any(|up_by| up_by.time() <= due && !up_by.is_late(&self.times, now));
         if !relies {
             self.get_up(shard_number);
         }
@@ -119,9 +137,9 @@ impl Lookouts {
         from_fn(|number| UpBy(self.up_by[number].load(Relaxed)))
     }
 
-    /// When the other lookout should be up, or since when it is; `NEVER` if it is off duty.
-    fn other_up_by(&self, number: usize) -> u64 {
-        UpBy(self.up_by[other(number)].load(Relaxed)).time()
+    /// That of the other lookout.
+    fn other_up_by(&self, number: usize) -> UpBy {
+        UpBy(self.up_by[other(number)].load(Relaxed))
     }
 
     /// For a thread that sees to its shard itself.
@@ -156,17 +174,19 @@ impl Lookouts {
     /// For a lookout that has nothing to do before `next`: until when it may sleep, if it may. If the other one gets up
     /// just then, or is up, this one leaves it to that, and sleeps for longer.
     pub(crate) fn lie_down(&self, number: usize, next: u64, now: u64) -> Option<u64> {
-        let (due, other) = (next.max(now), self.other_up_by(number));
         let Times { soon, watch, .. } = self.times;
-        let latest = self.at_a_tick(other.saturating_add(watch), now);
-        let leaves_it = other <= due && due <= other.saturating_add(soon);
+        // The other one is up by `due`, as far as can be told.
+        let is_up_by = |other: UpBy, due: u64| other.time() <= due && !other.is_late(&self.times, now);
+        let (due, other) = (next.max(now), self.other_up_by(number));
+        let latest = self.at_a_tick(other.runs_from(now).saturating_add(watch), now);
+        let leaves_it = is_up_by(other, due) && due <= other.time().saturating_add(soon);
         let until = if leaves_it { latest } else { next.min(latest) };
         self.up_by[number].store(until, Relaxed);
         // SeqCst: step 2 of a lookout. Pairs with the fences in `rely` and `stay_up`, and with the other lookout's.
         fence(SeqCst);
         let (due, other) = (self.next(), self.other_up_by(number));
-        let is_in_time = until <= due || other <= due.max(now);
-        (is_in_time && until <= other.saturating_add(watch)).then_some(until)
+        let is_in_time = until <= due || is_up_by(other, due.max(now));
+        (is_in_time && until <= other.runs_from(now).saturating_add(watch)).then_some(until)
     }
 
     /// The last tick up to `latest`; or `latest`, if that tick is not after `now`. (The other one may be up at any
@@ -182,7 +202,7 @@ impl Lookouts {
         self.up_by[number].store(begun | UP, Relaxed);
         // SeqCst: step 2 of a lookout that may run callbacks. Pairs with the other lookout's fence in `lie_down`.
         fence(SeqCst);
-        let other = self.other_up_by(number);
+        let other = self.other_up_by(number).time();
         // Read again: this thread may have been stopped since, and the other one have got up.
         if other == NEVER || other <= now() {
             Watched::No
@@ -194,15 +214,14 @@ impl Lookouts {
     }
 
     /// Until when a lookout may sleep and still watch the other one; `None` if that is off duty.
-    pub(crate) fn watches_until(&self, number: usize) -> Option<u64> {
-        Some(self.other_up_by(number))
-            .filter(|&other| other != NEVER)
-            .map(|other| other.saturating_add(self.times.watch))
+    pub(crate) fn watches_until(&self, number: usize, now: u64) -> Option<u64> {
+        let other = self.other_up_by(number);
+        (other.0 != NEVER).then(|| other.runs_from(now).saturating_add(self.times.watch))
     }
 
-    /// True if there is one that is not missed by `now`.
+    /// True if there is one that is not late at `now`.
     pub(crate) fn is_there(&self, now: u64) -> bool {
-        self.all_up_by().into_iter().any(|up_by| up_by.0 != NEVER && !up_by.is_missed(&self.times, now))
+        self.all_up_by().into_iter().any(|up_by| up_by.0 != NEVER && !up_by.is_late(&self.times, now))
     }
 
     /// For a lookout: from now on it is off duty. Calls `each` with all shards whose threads may rely on it.
@@ -287,24 +306,24 @@ mod tests {
         }
     }
 
-    /// What counts for one that sleeps does not for one that is up.
+    const PATIENT: Times = Times { kept: 3, stopped: 10, ..TIMES };
+
     #[test]
-    fn one_that_sleeps_may_be_later_than_one_that_is_up_may_be_kept() {
-        let lookouts = Lookouts::new(1, Times { kept: 3, stopped: 10, ..TIMES });
-        let is_missed = |now| {
+    fn one_that_sleeps_is_missed_later_than_one_that_is_up_but_nobody_relies_on_it() {
+        let lookouts = Lookouts::new(1, PATIENT);
+        let is_late = |now| {
             let relies = lookouts.rely(0, 30, || now);
             lookouts.saw_to(0, 30);
             assert_eq!(relies, lookouts.is_there(now));
             !relies
         };
-        assert!(sleeps(&lookouts, 0, 20));
-        assert_eq!([20, 30, 31].map(is_missed), [false, false, true]);
-        lookouts.stay_up(0, || 25);
-        assert_eq!([25, 28, 29].map(is_missed), [false, false, true]);
         let dismisses = |now| lookouts.dismiss(|| now, |_| {});
+        assert!(sleeps(&lookouts, 0, 20));
+        assert_eq!([20, 23, 24, 30].map(is_late), [false, false, true, true]);
+        assert_eq!([24, 30, 31, 31].map(dismisses), [false, false, true, false]);
+        lookouts.stay_up(0, || 25);
+        assert_eq!([25, 28, 29].map(is_late), [false, false, true]);
         assert_eq!([28, 29, 29].map(dismisses), [false, true, false]);
-        assert!(sleeps(&lookouts, 0, 30));
-        assert_eq!([40, 41].map(dismisses), [false, true]);
         assert!(!lookouts.is_there(0));
     }
 
@@ -337,7 +356,7 @@ mod tests {
 
     /// One has something to do at `next`; the other one is up at `other`.
     fn sleeps_until(next: u64, other: u64, now: u64) -> Option<u64> {
-        let lookouts = Lookouts::new(1, TIMES);
+        let lookouts = Lookouts::new(1, PATIENT);
         lookouts.up_by[1].store(other, Relaxed);
         lookouts.saw_to(0, next);
         lookouts.lie_down(0, next, now)
@@ -350,8 +369,30 @@ mod tests {
         assert_eq!([15, 18].map(|other| sleeps_until(20, other, 10)), [Some(20); 2], "that has nothing to do then");
         assert_eq!([11, 14].map(|other| sleeps_until(20, other, 10)), [16, 19].map(Some), "it has to be watched");
         assert_eq!([21, 25].map(|other| sleeps_until(20, other, 10)), [Some(20); 2], "the other one watches");
-        assert_eq!([9, 10].map(|other| sleeps_until(9, other, 10)), [14, 15].map(Some), "it is up");
+        assert_eq!([9, 10].map(|other| sleeps_until(9, other | UP, 10)), [14, 15].map(Some), "it is up");
+        assert_eq!([7, 9].map(|other| sleeps_until(9, other, 10)), [Some(9), Some(15)], "it is about to be");
         assert_eq!(sleeps_until(9, 11, 10), Some(9), "it is not up yet: this one has something to do");
+    }
+
+    #[test]
+    fn one_goes_on_beside_another_one_that_is_late() {
+        assert_eq!([1, 6].map(|other| sleeps_until(20, other, 10)), [Some(15); 2], "and looks for it now and then");
+        assert_eq!([1, 6].map(|other| sleeps_until(12, other, 10)), [Some(12); 2]);
+        assert_eq!([1, 6].map(|other| sleeps_until(9, other, 10)), [Some(9); 2], "it has something to do");
+        assert_eq!([1, 6].map(|other| sleeps_until(20, other | UP, 10)), [6, 11].map(Some), "that one is kept");
+        let lookouts = Lookouts::new(1, PATIENT);
+        let watches_until = |other| {
+            lookouts.up_by[1].store(other, Relaxed);
+            lookouts.watches_until(0, 10)
+        };
+        assert_eq!([12, 6, 6 | UP, NEVER].map(watches_until), [Some(17), Some(15), Some(11), None]);
+        // A thread relies on it meanwhile.
+        lookouts.saw_to(0, 12);
+        let sleeps_beside = |other| {
+            lookouts.up_by[1].store(other, Relaxed);
+            lookouts.lie_down(0, 20, 10)
+        };
+        assert_eq!([1, 6, 9].map(sleeps_beside), [None, None, Some(15)], "what is late sees to nothing in time");
     }
 
     #[test]
@@ -362,8 +403,8 @@ mod tests {
             lookouts.lie_down(0, NEVER, now)
         };
         assert_eq!([30, 33, 39].map(|other| sleeps_until(other, other)), [50; 3].map(Some));
-        assert_eq!([41, 49].map(|now| sleeps_until(30, now)), [50; 2].map(Some), "it has not gone by yet");
-        assert_eq!(sleeps_until(25, 41), Some(45), "no tick is in time");
+        assert_eq!([41, 49].map(|now| sleeps_until(30 | UP, now)), [50; 2].map(Some), "it has not gone by yet");
+        assert_eq!(sleeps_until(25 | UP, 41), Some(45), "no tick is in time");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use crate::clock::Nanos;
 use crate::counters::Event;
 use crate::expired::IsDue;
-use crate::fanout::{CallbackThreads, Watch, hand_over};
+use crate::fanout::{CallbackThreads, Leaves, Watch, hand_over};
 use crate::service::Core;
 use crate::shard::{Access, Claim, Consumer, HINT_TICK_BITS, HORIZON_TICKS, Hint, Look, Shard, Tick};
 use crate::thread;
@@ -119,9 +119,9 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Worker<K, V> {
         }
     }
 
-    /// Whether the thread that takes this worker's steps takes those of others as well, in a row.
-    pub(crate) fn gather(&mut self, is_gathering: bool) {
-        self.watch.is_gathering = is_gathering;
+    /// What the thread that takes this worker's steps leaves in the lane.
+    pub(crate) fn leave(&mut self, leaves: Leaves) {
+        self.watch.leaves = leaves;
     }
 
     pub(crate) fn index(&self) -> usize {

@@ -231,6 +231,18 @@ fn a_lookout_that_gets_up_late_resigns() {
 }
 
 #[test]
+fn a_lookout_that_is_late_again_and_again_resigns() {
+    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
+    crew.set_clock(PATIENCE);
+    let turns_if = |late: Duration| {
+        let mut duty = Duty::new(0, true);
+        (1..=100).find(|_| crew.is_late(&mut duty, after(PATIENCE - late)))
+    };
+    let very_late = STOPPED + Duration::from_nanos(1);
+    assert_eq!([LATE, 2 * LATE, STOPPED, very_late].map(turns_if), [None, Some(6), Some(3), Some(1)]);
+}
+
+#[test]
 fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
     let mut duty = on_duty(&crew);

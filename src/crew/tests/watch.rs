@@ -92,6 +92,22 @@ fn a_lookout_runs_callbacks_only_if_the_other_one_watches_it() {
     assert_eq!(runs_beside(Some(12 * TICK)), (true, true), "it would sleep for too long");
 }
 
+/// Nobody runs what it would leave there until the other one is up.
+#[test]
+fn a_lookout_that_runs_no_callbacks_leaves_none_in_the_lane() {
+    let nothing = Callback::Plain(Box::new(|_: &u64, ()| {}));
+    let (timers, crew) = crew_of(8, Clock::manual(TICK, Tick(0)), pool(), nothing, true);
+    let mut duty = on_duty(&crew);
+    for number in 0..8 {
+        start(&timers, number, 1, TICK);
+        assert_eq!(crew.rests(number), after(TICK + grace(number)));
+    }
+    crew.set_clock(TICK);
+    crew.looks_out(&mut duty);
+    assert_eq!((0..8).map(|number| crew.fired(number)).sum::<usize>(), 8);
+    assert!(!crew.lane.is_waited_for());
+}
+
 /// A lookout means to sleep for long, and is called for callbacks.
 #[test]
 fn a_lookout_is_missed_from_when_it_is_up() {
@@ -291,8 +307,8 @@ fn lookouts_that_do_not_come_are_missed() {
         start(&timers, 1, 1, TICK);
         (crew.rests(1) > after(time + GRACE), told())
     });
-    assert_eq!(first, (true, [false; 2]), "it may be about to come");
-    assert_eq!(second, (false, [true; 2]), "it does not rely on it any more, and tells the others");
+    assert_eq!(first, (false, [false; 2]), "it does not rely on one that is late, but that may be about to come");
+    assert_eq!(second, (false, [true; 2]), "it tells the others");
     let before = crew.tickets();
     crew.rests(2);
     assert_eq!(crew.tickets(), before, "who was told tells nobody");
