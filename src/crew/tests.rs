@@ -208,56 +208,6 @@ fn a_round_takes_no_longer_than_a_part_of_a_tick() {
     assert_eq!(ticks.map(ends), [ROUND_MIN, TICK / 6, ROUND_MAX, ROUND_MAX].map(after));
 }
 
-#[test]
-fn a_lookout_that_gets_up_late_resigns() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&crew);
-    other_sleeps(&crew, 2 * TICK);
-    let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookouts(), duty, Some(after(TICK)));
-    crew.set_clock(TICK + STOPPED);
-    turn(&mut duty);
-    assert!(duty.is_on, "so may any thread be");
-    crew.lookouts().resign(1, |_| {});
-    let (left, has_run) = mpsc::channel();
-    assert_resigns(&timers, &crew, &mut duty, |duty| {
-        crew.set_clock(TICK + STOPPED + Duration::from_nanos(1));
-        let left = left.clone();
-        assert!(crew.lane.leave(1, 1, Box::new(move || left.send(1).map_or(0, |()| 1))).is_none());
-        assert_eq!(turn(duty), None, "it goes on");
-    });
-    assert!(!crew.lookouts().is_there(0), "there may be another one");
-    assert_eq!((crew.looks_out(&mut duty), has_run.try_recv()), (NEVER, Ok(1)));
-    assert!(!crew.lookouts().is_there(0));
-}
-
-#[test]
-fn a_lookout_that_is_late_again_and_again_resigns() {
-    let (_timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    crew.set_clock(PATIENCE);
-    let turns_if = |late: Duration| {
-        let mut duty = Duty::new(0, true);
-        (1..=100).find(|_| crew.is_late(&mut duty, after(PATIENCE - late)))
-    };
-    let very_late = STOPPED + Duration::from_nanos(1);
-    assert_eq!([LATE, 2 * LATE, STOPPED, very_late].map(turns_if), [None, Some(6), Some(3), Some(1)]);
-}
-
-#[test]
-fn a_lookout_that_is_stopped_while_it_is_up_resigns() {
-    let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
-    let mut duty = on_duty(&crew);
-    other_sleeps(&crew, 2 * TICK);
-    start(&timers, 1, 1, TICK);
-    assert_eq!(crew.rests(1), in_vain(1, TICK));
-    let _getting_up = lock(&crew.workers[1]);
-    crew.set_clock(TICK + STOPPED);
-    crew.looks_out(&mut duty);
-    assert!(duty.is_on);
-    crew.set_clock(TICK + STOPPED + Duration::from_nanos(1));
-    crew.looks_out(&mut duty);
-    assert!(!duty.is_on);
-}
-
 /// How many rounds it takes until the lookout has resigned: so many hints are due in each, in either shard.
 fn rounds_with(counts: [usize; 2]) -> usize {
     let (timers, crew) = crew(2, Clock::manual(TICK, Tick(0)));
