@@ -345,7 +345,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
     fn rely(&self, lookouts: &Lookouts, number: usize, due: Nanos) -> Nanos {
         let is_near = due <= self.core.clock.now().plus(NEAR);
         let relies = is_near && lookouts.rely(number, due.0, || self.core.clock.now().0);
-        if relies { due.plus(grace(number)) } else { due }
+        if relies { due.plus(grace(number, self.core.clock.tick_length())) } else { due }
     }
 
     /// For a thread that has slept without being called: until when it may sleep on, if the lookout is there and has
@@ -357,7 +357,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Crew<K, V> {
         let now = self.core.clock.now();
         let is_near = |due: &Nanos| *due > now && *due <= now.plus(NEAR);
         let due = lookouts.due(number).map(Nanos).filter(is_near)?;
-        lookouts.is_there(now.0).then(|| due.plus(grace(number)))
+        lookouts.is_there(now.0).then(|| due.plus(grace(number, self.core.clock.tick_length())))
     }
 
     /// For a thread that has got up: if the lookout has not, wakes those that rely on it.
@@ -627,9 +627,11 @@ fn watch(tick: Duration) -> Duration {
     WATCH.as_nanos().div_ceil(tick.as_nanos()) as u32 * tick
 }
 
-/// How much longer than necessary the thread of a shard sleeps if it relies on the lookout.
-fn grace(number: usize) -> Duration {
-    GRACE_MAX.min(GRACE * (number as u32 + 1))
+/// How much longer than necessary the thread of a shard sleeps if it relies on the lookout. It then gets up between two
+/// ticks: at a tick it would get up together with the lookout, which has not seen to the shard yet.
+fn grace(number: usize, tick: Duration) -> Duration {
+    let least = GRACE_MAX.min(GRACE * (number as u32 + 1));
+    if tick > GRACE { least } else { least.as_nanos().div_ceil(tick.as_nanos()) as u32 * tick + tick / 2 }
 }
 
 fn own<K: Eq + Send + Sync + 'static, V: Send + 'static>(worker: &mut Option<Worker<K, V>>) -> &mut Worker<K, V> {

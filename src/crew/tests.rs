@@ -106,7 +106,7 @@ fn after(duration: Duration) -> Nanos {
 
 /// When the thread of a shard gets up that is due at `due`, if it relies on the lookout.
 fn in_vain(number: usize, due: Duration) -> Nanos {
-    after(due + GRACE * (number as u32 + 1))
+    after(due + GRACE * (number as u32 + 1) + TICK / 2)
 }
 
 /// A lookout that gets up at the first tick, alone.
@@ -414,7 +414,7 @@ fn a_lookout_sleeps_between_long_ticks() {
     start(&timers, 1, 1, tick);
     crew.set_clock(tick - NEAR);
     crew.lookouts().lie_down(0, after(tick - NEAR).0, 0);
-    assert_eq!(crew.rests(1), in_vain(1, tick));
+    assert_eq!(crew.rests(1), after(tick + 2 * GRACE));
     let turn = |duty: &mut Duty| crew.turn_of_lookout(crew.lookouts(), duty, None);
     assert_eq!(turn(&mut duty), Some(after(tick)));
     start(&timers, 1, 1, tick);
@@ -508,6 +508,20 @@ fn a_thread_that_gets_up_in_vain_sleeps_on() {
     assert!(!sleeps_on(19, Some(5), 5 * TICK + STOPPED + TICK, false), "the lookout is missed");
     assert!(!sleeps_on(14, None, up, false), "there is none any more");
     assert!(!sleeps_on(near + 1, Some(14), up, false), "that is far away");
+}
+
+/// At a tick the lookout has just got up as well, and has not seen to the shard yet.
+#[test]
+fn a_thread_gets_up_in_vain_between_two_ticks() {
+    for number in [0, 1, 7, 100] {
+        let least = GRACE_MAX.min(GRACE * (number as u32 + 1));
+        for tick in [10, 300, 1000, 3000, 4000, 7000, 10_000].map(Duration::from_micros) {
+            let grace = grace(number, tick);
+            assert!(grace >= least && grace < least + 2 * tick, "{grace:?} of ticks of {tick:?}");
+            assert_eq!(grace.as_nanos() % tick.as_nanos(), tick.as_nanos() / 2, "of ticks of {tick:?}");
+        }
+        assert_eq!(grace(number, 100 * GRACE_MAX), least);
+    }
 }
 
 #[test]

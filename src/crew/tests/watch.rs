@@ -100,7 +100,7 @@ fn a_lookout_that_runs_no_callbacks_leaves_none_in_the_lane() {
     let mut duty = on_duty(&crew);
     for number in 0..8 {
         start(&timers, number, 1, TICK);
-        assert_eq!(crew.rests(number), after(TICK + grace(number)));
+        assert_eq!(crew.rests(number), in_vain(number, TICK));
     }
     crew.set_clock(TICK);
     crew.looks_out(&mut duty);
