@@ -50,8 +50,8 @@ impl Alarm {
         }
     }
 
-    /// A caller has filled a segment of the mailbox: wakes the worker, whatever it waits for.
-    pub(crate) fn mailbox_filled(&self) {
+    /// A caller has pushed a hint, and the mailbox should be drained: wakes the worker, whatever it waits for.
+    pub(crate) fn drain_due(&self) {
         // SeqCst, Relaxed: as in `hint_pushed`.
         fence(Ordering::SeqCst);
         if self.asleep_until.load(Ordering::Relaxed) != AWAKE {

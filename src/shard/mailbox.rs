@@ -19,6 +19,13 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Count};
 use std::{iter, ptr};
 
+/// The worker is called when it should drain so many segments of a stripe. A call costs the caller as much as dozens of
+/// pushes; and while the worker drains, both touch the same slots.
+const CALL_EACH: u64 = 4;
+/// But at first for each segment: as long as the shard is small, the memory that is prepared ahead of the callers lasts
+/// for no more timers than that, and the worker sees to it that there is more.
+const YOUNG: u64 = 64;
+
 #[derive(Debug)]
 struct Segment {
     /// How many segments came before it in its stripe.
@@ -45,8 +52,8 @@ impl Segment {
 pub(crate) enum Pushed {
     /// Nothing of note.
     Stored,
-    /// The hint filled a segment: the worker should drain it, whatever the hints' ticks.
-    SegmentFull,
+    /// The hint filled a segment, and by now the worker should drain the stripe, whatever the hints' ticks.
+    DrainDue,
 }
 
 /// The producers' end of one stripe.
@@ -140,8 +147,8 @@ impl Mailbox {
             // only after the tail has left it for good, so the guard keeps it alive, and those behind it all the more.
             let segment = unsafe { &*current };
             if let Some(slot) = try_push(segment, hint) {
-                let full = slot + 1 == MAILBOX_SEGMENT;
-                return if full { Pushed::SegmentFull } else { Pushed::Stored };
+                let is_due = slot + 1 == MAILBOX_SEGMENT && calls_worker(segment.number);
+                return if is_due { Pushed::DrainDue } else { Pushed::Stored };
             }
             let next = successor(segment);
             // Release: publishes the next segment, which we saw initialised, to the Acquire load above.
@@ -278,6 +285,11 @@ impl Mailbox {
     }
 }
 
+/// True if the worker is called when the segment with this number is full.
+fn calls_worker(number: u64) -> bool {
+    number < YOUNG || (number + 1).is_multiple_of(CALL_EACH)
+}
+
 /// Publishes the hint in the segment's first empty slot, and returns which one that was; `None` if the segment is full.
 #[inline]
 fn try_push(segment: &Segment, hint: Hint) -> Option<usize> {
@@ -378,5 +390,23 @@ mod tests {
             assert_eq!(mailbox.depth(guard), pushed - drained);
         }
         assert_eq!((pushed, drained), (3 * segment + 1, segment + 8));
+    }
+
+    #[test]
+    fn the_worker_is_called_for_each_segment_at_first_and_then_for_several() {
+        let (mailbox, ordinal) = (Mailbox::new(1), crate::thread::ordinal());
+        let mut consumer = mailbox.consumer();
+        let segments = YOUNG + 3 * CALL_EACH;
+        let mut called = Vec::new();
+        for pushed in 1..=segments * MAILBOX_SEGMENT as u64 {
+            let guard = &pin();
+            if mailbox.push(&ordinal, Hint::new(Tick(9), 1), guard) == Pushed::DrainDue {
+                assert!(pushed.is_multiple_of(MAILBOX_SEGMENT as u64));
+                called.push(pushed / MAILBOX_SEGMENT as u64);
+                mailbox.drain(&mut consumer, usize::MAX, guard, |_| {});
+            }
+        }
+        let later = (YOUNG + CALL_EACH..=segments).step_by(CALL_EACH as usize);
+        assert!(called.iter().copied().eq((1..=YOUNG).chain(later)), "{called:?}");
     }
 }

@@ -471,7 +471,7 @@ impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Shard<K, V> {
     fn push_hint(&self, node: u32, promise: &AtomicPromise, seen: Promise, tick: Tick, access: &Access) {
         match self.mailbox.push(access.ordinal, Hint::new(tick, node), &access.guard) {
             Pushed::Stored => self.alarm.hint_pushed(tick),
-            Pushed::SegmentFull => self.alarm.mailbox_filled(),
+            Pushed::DrainDue => self.alarm.drain_due(),
         }
         promise.promise(seen, tick);
     }
