@@ -32,8 +32,8 @@ const BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(1);
 /// A thread relies on the lookout only if its shard has to be seen to as soon as this: otherwise it has little to gain.
 const NEAR: Duration = Duration::from_millis(20);
 /// The lookout may be stopped. So the thread of shard 0 gets up this long after its shard was to be seen to, that of
-/// shard 1 after twice as long, and so on up to `GRACE_MAX`: mostly in vain, and then it sleeps on. If it misses the
-/// lookout, it wakes all that rely on it, and none does until it is back.
+/// shard 1 after twice as long, and so on up to `GRACE_MAX`, each up to one and a half ticks later: mostly in vain, and
+/// then it sleeps on. If it misses the lookout, it wakes all that rely on it, and none does until it is back.
 const GRACE: Duration = Duration::from_millis(10);
 const GRACE_MAX: Duration = Duration::from_millis(100);
 /// A lookout is missed if it has been up for so long: most likely, a callback keeps it.
@@ -627,8 +627,9 @@ fn watch(tick: Duration) -> Duration {
     WATCH.as_nanos().div_ceil(tick.as_nanos()) as u32 * tick
 }
 
-/// How much longer than necessary the thread of a shard sleeps if it relies on the lookout. It then gets up between two
-/// ticks: at a tick it would get up together with the lookout, which has not seen to the shard yet.
+/// How much longer than necessary the thread of a shard sleeps if it relies on the lookout. As a rule the shard is due
+/// at a tick. So the thread gets up between two ticks: at a tick it would get up together with the lookout, which has
+/// not seen to the shard yet. (Ticks that are longer than `GRACE` are few.)
 fn grace(number: usize, tick: Duration) -> Duration {
     let least = GRACE_MAX.min(GRACE * (number as u32 + 1));
     if tick > GRACE { least } else { least.as_nanos().div_ceil(tick.as_nanos()) as u32 * tick + tick / 2 }

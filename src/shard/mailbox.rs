@@ -22,8 +22,8 @@ use std::{iter, ptr};
 /// The worker is called when it should drain so many segments of a stripe. A call costs the caller as much as dozens of
 /// pushes; and while the worker drains, both touch the same slots.
 const CALL_EACH: u64 = 4;
-/// But at first for each segment: as long as the shard is small, the memory that is prepared ahead of the callers lasts
-/// for no more timers than that, and the worker sees to it that there is more.
+/// But at first for each segment: the worker also has more memory prepared ahead of the callers, and while a shard is
+/// small, there is little in reserve.
 const YOUNG: u64 = 64;
 
 #[derive(Debug)]
