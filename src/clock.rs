@@ -75,8 +75,7 @@ pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
 /// The clock behind `Instant`, in nanoseconds since some moment of its own.
 ///
 /// Making an `Instant` and taking the difference of two costs as much again as reading the clock (measured in the
-/// message of `6d8f34a`). This bypasses the C library: to replace the clock there, as libfaketime does, build with
-/// `--cfg rustix_use_libc`.
+/// message of `6d8f34a`).
 #[cfg(all(target_os = "linux", not(miri)))]
 #[inline]
 fn monotonic_nanos() -> u64 {

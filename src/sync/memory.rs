@@ -5,8 +5,7 @@
 //!
 //! A program that counts what the allocator hands out does not see arrays from the system. LeakSanitizer does not look
 //! into them: it reports as a leak what only a pending timer leads to, in a scheduler that lives until the process
-//! ends. ThreadSanitizer knows of them with `--cfg rustix_use_libc`; without it, memory of one scheduler that comes
-//! back as another's may look like a race.
+//! ends.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
