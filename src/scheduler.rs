@@ -1,8 +1,11 @@
 //! The handle that users hold: hashes keys, reads the clock, counts, and leaves the rest to the key's shard.
 
+mod place;
+mod start;
 mod weak;
 mod whole;
 
+pub(crate) use place::{Place, scatter};
 pub use weak::WeakScheduler;
 
 use crate::builder::Builder;
@@ -12,7 +15,7 @@ use crate::counters::Event;
 use crate::error::ScheduleError;
 use crate::expired::Runner;
 use crate::service::Core;
-use crate::shard::{Access, Due, Glimpse, HASH_MAX, Identity, Ordinal, Repeats, Shard, Spot, Started, Tick};
+use crate::shard::{Access, Due, Glimpse, Identity, Ordinal, Repeats, Shard, Tick};
 use crate::thread;
 use crate::timer::{Address, Link, Timer};
 use crate::unwind::caught;
@@ -79,44 +82,8 @@ struct Inner<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> {
     links: Box<[Link<K, V>]>,
 }
 
-/// 2^64 divided by the golden ratio.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// What a successful schedule returns: the new timer's identity, and the value of the timer that it replaced.
 type Scheduled<V> = (Identity, Option<V>);
-
-/// Where a key belongs: its shard, and its spot within that.
-pub(crate) struct Place<'a, K, V> {
-    pub(crate) shard: &'a Shard<K, V>,
-    shard_number: u32,
-    pub(crate) spot: Spot,
-}
-
-impl<K: Eq + Send + Sync + 'static, V: Send + 'static> Place<'_, K, V> {
-    /// Prefetches the line of the key.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        self.shard.prefetch_line(self.spot);
-    }
-}
-
-/// Whether a new timer has room within the capacity.
-#[derive(PartialEq)]
-enum Room {
-    /// Yes: room was taken for it.
-    Taken,
-    /// It needs none: a timer of its key exists, and has room.
-    Held,
-    None,
-}
-
-impl<K, V> Clone for Place<'_, K, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K, V> Copy for Place<'_, K, V> {}
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Clone for Scheduler<K, V, S> {
     fn clone(&self) -> Self {
@@ -441,27 +408,6 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
         self.0.core.expire_now(place.shard_number, claim)
     }
 
-    /// Where the key belongs. Prefetches what is there: a caller who has something else to do does that first.
-    #[inline]
-    pub(crate) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
-        let place = self.locate(key);
-        place.prefetch();
-        place
-    }
-
-    /// As `place`, but without prefetching anything.
-    #[inline]
-    pub(crate) fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> Place<'_, K, V> {
-        let shards = &self.0.core.shards;
-        let (shard_number, hash) = scatter(self.0.hasher.hash_one(key), shards.len());
-        Place { shard: &shards[shard_number as usize], shard_number, spot: Spot::of(hash) }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn shard_of(&self, key: &K) -> usize {
-        self.place(key).shard_number as usize
-    }
-
     /// Whether a timer comes back that was not started as a periodic one.
     #[inline]
     pub(crate) fn repeats(&self) -> Repeats<V> {
@@ -474,144 +420,6 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S: BuildHasher> Sc
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.0.core.clock
-    }
-
-    /// Starts a timer, and returns its address with it.
-    // Always inlined: each caller has one kind of `When`.
-    #[inline(always)]
-    fn start(&self, key: K, value: V, when: When) -> Result<(Address, Scheduled<V>), ScheduleError<K, V>> {
-        let place = self.place(&key);
-        // While the key's line is on its way into the cache.
-        let due = when.due(self.clock(), place.shard);
-        let repeats = self.repeats();
-        let scheduled = self.start_at(place, key, value, due, repeats, &mut Access::new(&thread::ordinal()))?;
-        Ok((Address { shard: place.shard_number, hash: place.spot.hash() }, scheduled))
-    }
-
-    /// Starts a timer whose place and deadline are known.
-    #[inline(always)]
-    pub(crate) fn start_at(
-        &self,
-        place: Place<'_, K, V>,
-        key: K,
-        value: V,
-        due: Due,
-        repeats: Repeats<V>,
-        access: &mut Access,
-    ) -> Result<Scheduled<V>, ScheduleError<K, V>> {
-        let core = &*self.0.core;
-        let count = |event| core.counters.add(access.ordinal, event, 1);
-        if core.is_closed() {
-            count(Event::Rejected);
-            return Err(ScheduleError::Closed(key, value));
-        }
-        let Place { shard, spot, .. } = place;
-        let room = if core.capacity.is_bounded() { self.room_at(place, &key, access) } else { Room::Taken };
-        if room == Room::None {
-            count(Event::Rejected);
-            return Err(self.no_room(key, value));
-        }
-        let has_room = room == Room::Taken;
-        match shard.schedule(spot, key, value, due, repeats, access) {
-            Ok(Started { identity, replaced, others }) => {
-                if others > 0 {
-                    core.counters.add(access.ordinal, Event::Replaced, others as u64);
-                    core.capacity.give(access.ordinal, others);
-                }
-                self.settle_room(has_room, replaced.is_some(), access.ordinal);
-                count(Event::Scheduled);
-                if replaced.is_some() {
-                    count(Event::Replaced);
-                }
-                Ok((identity, replaced))
-            }
-            Err(refused) => {
-                core.capacity.give(access.ordinal, usize::from(has_room));
-                count(Event::Rejected);
-                Err(refused.into())
-            }
-        }
-    }
-
-    /// As `start_at`, unless a timer of this key exists: then the value comes back.
-    pub(crate) fn start_if_absent_at(
-        &self,
-        place: Place<'_, K, V>,
-        key: K,
-        value: V,
-        due: Due,
-    ) -> Result<Option<V>, ScheduleError<K, V>> {
-        let core = &*self.0.core;
-        // `access` is dropped before the key, whose destructor is the user's.
-        let ordinal = thread::ordinal();
-        let mut access = Access::new(&ordinal);
-        let count = |event| core.counters.add(&ordinal, event, 1);
-        let Place { shard, spot, .. } = place;
-        let is_there = || shard.relies_on(spot, |other| *other == key, &access);
-        let room = if core.is_closed() { Room::None } else { self.room(is_there, &ordinal) };
-        match room {
-            Room::Taken => {}
-            Room::Held => {
-                drop(access);
-                // Not after the answer is made: if its destructor panics, the value goes, too.
-                drop(key);
-                return Ok(Some(value));
-            }
-            Room::None => {
-                count(Event::Rejected);
-                return Err(self.no_room(key, value));
-            }
-        }
-        let started = shard.schedule_if_absent(spot, key, value, due, self.repeats(), &mut access);
-        match started {
-            Ok(None) => count(Event::Scheduled),
-            Ok(Some(_)) => {
-                core.capacity.give(&ordinal, 1);
-                shard.drop_ripe_keys(&mut access);
-            }
-            Err(_) => {
-                core.capacity.give(&ordinal, 1);
-                count(Event::Rejected);
-            }
-        }
-        started.map_err(ScheduleError::from)
-    }
-
-    /// As `room`, for a timer that may replace another one: then it needs no room, and must not take any from others
-    /// even for a moment.
-    #[inline]
-    fn room_at(&self, Place { shard, spot, .. }: Place<'_, K, V>, key: &K, access: &Access) -> Room {
-        self.room(|| shard.holds(spot, |other| other == key, access), access.ordinal)
-    }
-
-    /// Takes room for a timer, unless a timer of its key exists.
-    fn room(&self, is_there: impl Fn() -> bool, ordinal: &Ordinal) -> Room {
-        if is_there() {
-            Room::Held
-        } else if self.0.core.capacity.take(ordinal) {
-            Room::Taken
-        } else if is_there() {
-            // It was started meanwhile, and perhaps took the last room.
-            Room::Held
-        } else {
-            Room::None
-        }
-    }
-
-    /// The error if there was no room. `Closed` goes first: in a scheduler that was closed meanwhile the key is not
-    /// found either.
-    pub(crate) fn no_room(&self, key: K, value: V) -> ScheduleError<K, V> {
-        let is_closed = self.0.core.is_closed();
-        if is_closed { ScheduleError::Closed(key, value) } else { ScheduleError::Full(key, value) }
-    }
-
-    /// A replacement takes over the room of the timer that it replaces.
-    fn settle_room(&self, has_room: bool, has_replaced: bool, ordinal: &Ordinal) {
-        match (has_room, has_replaced) {
-            (true, true) => self.0.core.capacity.give(ordinal, 1),
-            (false, false) => self.0.core.capacity.force(ordinal),
-            (true, false) | (false, true) => {}
-        }
     }
 
     fn shift<Q>(&self, key: &Q, when: When) -> bool
@@ -693,19 +501,6 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Scheduler<K, V,
         let (thread_count, threads) = (threads.len(), Mutex::new(threads));
         Self(Arc::new(Inner { core, _runner: runner, hasher, threads, thread_count, links }))
     }
-}
-
-/// Maps a key's hash to its shard and its hash within that.
-///
-/// A multiplication spreads what a weak hasher left in a few bits. The upper half of its result, times the number of
-/// shards, gives the shard (the whole part) and a fraction. The hash within the shard is made of the lower half and
-/// this fraction. The upper half itself would not do for it: its leading bits are alike for all keys of a shard, and
-/// the index goes by leading bits.
-#[inline]
-pub(crate) fn scatter(hash: u64, shard_count: usize) -> (u32, u32) {
-    let mixed = hash.wrapping_mul(MULTIPLIER);
-    let product = (mixed >> 32) * shard_count as u64;
-    ((product >> 32) as u32, ((mixed ^ product) as u32).min(HASH_MAX))
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Send + 'static, S> Inner<K, V, S> {

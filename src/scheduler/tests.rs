@@ -1,4 +1,4 @@
-//! What becomes of timers when they end, also with the last handle, and where keys belong.
+//! What becomes of timers when they end, also with the last handle.
 
 use super::*;
 use crate::Next;
@@ -50,36 +50,6 @@ fn the_end_leaves_none_pending_where_a_worker_may_be_left() {
     }
 }
 
-#[test]
-fn keys_spread_over_shards_and_lines_even_with_a_weak_hasher() {
-    let patterns: [fn(u32) -> u64; 4] =
-        [u64::from, |n| u64::from(n) << 32, |n| u64::from(n) << 40 | 0xab, |n| f64::from(n).to_bits()];
-    for shard_count in [1, 2, 3, 16] {
-        for (pattern, hash) in patterns.iter().enumerate() {
-            // By shard, and by the leading bits of the hash in it.
-            let mut counts = vec![[0_usize; 64]; shard_count];
-            let total = 4_000 * shard_count as u32;
-            for number in 0..total {
-                let (shard, hash) = scatter(hash(number), shard_count);
-                counts[shard as usize][hash as usize >> 26] += 1;
-            }
-            let fair = |count: usize, fair: usize| count < 2 * fair && 2 * count > fair;
-            let even = counts.iter().flatten().filter(|&&count| fair(count, 4_000 / 64)).count();
-            assert!(even * 10 > counts.len() * 64 * 9, "pattern {pattern}, {shard_count} shards: {counts:?}");
-            assert!(counts.iter().all(|shard| fair(shard.iter().sum(), 4_000)), "pattern {pattern}: {counts:?}");
-        }
-    }
-}
-
-#[test]
-fn no_hash_is_as_great_as_the_end_of_the_index() {
-    // Newton's iteration for the number whose product with the multiplier is 1.
-    let inverse = (0..6).fold(1_u64, |x, _| x.wrapping_mul(2_u64.wrapping_sub(x.wrapping_mul(MULTIPLIER))));
-    for mixed in [u64::from(u32::MAX), 1 << 32 | 0xffff_fffe] {
-        assert_eq!(scatter(mixed.wrapping_mul(inverse), 1), (0, HASH_MAX), "{mixed:x}");
-    }
-}
-
 /// Nodes that are still in use when twenty thousand timers, one after the other, have ended in this way.
 fn nodes_left<K: Hash + Eq + Send + Sync + 'static>(
     key: impl Fn(u64) -> K,
@@ -127,25 +97,4 @@ fn nodes_come_back<K: Hash + Eq + Send + Sync + 'static>(key: impl Fn(u64) -> K 
 fn nodes_come_back_however_their_timers_end() {
     nodes_come_back(|number| number);
     nodes_come_back(|number| number.to_string());
-}
-
-/// A call that comes between the look for a timer of the key and the look for room takes the last room, for that very
-/// key.
-#[test]
-fn a_timer_that_comes_meanwhile_is_no_lack_of_room() {
-    let scheduler = Scheduler::builder().capacity(1).build(|_: &u64, ()| {}).expect("in range");
-    let ordinal = thread::ordinal();
-    for comes in [true, false] {
-        let looks = std::cell::Cell::new(0);
-        let other = || u64::from(!comes);
-        let is_there = || {
-            if looks.replace(looks.get() + 1) == 0 {
-                assert!(scheduler.schedule(other(), Duration::from_secs(3600)).is_ok());
-                return false;
-            }
-            scheduler.contains(&0)
-        };
-        assert!(scheduler.room(is_there, &ordinal) == if comes { Room::Held } else { Room::None });
-        assert_eq!((looks.get(), scheduler.cancel(&other())), (2, Some(())));
-    }
 }
